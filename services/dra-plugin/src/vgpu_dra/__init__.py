@@ -1,0 +1,1 @@
+"""Serves kubelet; sole writer of the claims/ tree."""

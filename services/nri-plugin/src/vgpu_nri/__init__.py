@@ -1,0 +1,1 @@
+"""Gives each container its partition in the runtime's create path."""

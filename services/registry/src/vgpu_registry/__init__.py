@@ -1,0 +1,1 @@
+"""Lets the enforcement library inside a container register its PIDs."""

@@ -1,0 +1,1 @@
+"""Process plumbing of the vGPU daemons."""

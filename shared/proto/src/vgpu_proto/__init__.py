@@ -1,0 +1,1 @@
+"""Interface definitions and generated messages of the vGPU node stack."""

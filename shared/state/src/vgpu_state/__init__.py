@@ -1,0 +1,1 @@
+"""The claims/ tree: values, codecs and the read-only reader."""
