@@ -1,0 +1,118 @@
+"""bytes ↔ ClaimRecord: the file claim.json.
+
+Shape: a JSON envelope {schema, min_reader, sha256, payload}; `sha256` is over the payload in compact form with sorted keys. A
+reader older than `min_reader` must not touch the claim: it would drop what it does not know.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from vgpu_state import ids, jsonshape
+from vgpu_state.claims import (
+    AssignmentMode,
+    ClaimRecord,
+    ClaimRef,
+    ClaimState,
+    Consumed,
+    Grant,
+    PreparedResult,
+)
+from vgpu_state.errors import VgpuError
+
+SCHEMA = 1
+MIN_READER = 1
+READER = 1
+MAX_BYTES = 1 << 20  # a claim has at most 32 results of some 600 bytes; anything larger is not ours
+
+
+class RecordUnusable(VgpuError):
+    """Raised when claim.json is corrupt or was written by a newer version. Its claim is quarantined, the others go on."""
+
+
+def encode_record(record: ClaimRecord) -> bytes:
+    """The file's bytes. Equal records give equal bytes."""
+    payload = {
+        "claim": {"namespace": record.claim.namespace, "name": record.claim.name, "uid": record.claim.uid},
+        "boot_id": record.boot_id,
+        "state": record.state.value,
+        "mode": record.mode.value,
+        "results": [_encode_result(r) for r in record.results],
+    }
+    envelope = {"schema": SCHEMA, "min_reader": MIN_READER, "sha256": _checksum(payload), "payload": payload}
+    return json.dumps(envelope, indent=2, sort_keys=True).encode()
+
+
+def decode_record(raw: bytes) -> ClaimRecord:
+    """The record.
+
+    Raises:
+        RecordUnusable: not JSON, a field missing or of another type, a wrong checksum, or a newer schema.
+    """
+    try:
+        return _decode(raw)
+    except (ValueError, RecursionError, VgpuError) as exc:
+        if isinstance(exc, RecordUnusable):
+            raise
+        raise RecordUnusable(f"claim record is corrupt: {exc}") from exc
+
+
+def _decode(raw: bytes) -> ClaimRecord:
+    envelope = json.loads(raw)
+    if not isinstance(envelope, dict):
+        raise jsonshape.ShapeError("the document is no object")
+    min_reader = jsonshape.whole(envelope, "min_reader")
+    if min_reader > READER:
+        raise RecordUnusable(f"claim record needs a reader of version {min_reader}, this one is {READER}: upgrade again")
+    payload = jsonshape.mapping(envelope, "payload")
+    if jsonshape.text(envelope, "sha256") != _checksum(payload):
+        raise RecordUnusable("claim record is corrupt: its checksum does not fit its content")
+    claim = jsonshape.mapping(payload, "claim")
+    return ClaimRecord(
+        claim=ClaimRef(
+            namespace=jsonshape.text(claim, "namespace"),
+            name=jsonshape.text(claim, "name"),
+            uid=ids.parse_claim_uid(jsonshape.text(claim, "uid")),
+        ),
+        boot_id=jsonshape.text(payload, "boot_id"),
+        state=ClaimState(jsonshape.text(payload, "state")),
+        mode=AssignmentMode(jsonshape.text(payload, "mode")),
+        results=tuple(_decode_result(r) for r in jsonshape.mappings(payload, "results")),
+    )
+
+
+def _encode_result(result: PreparedResult) -> dict[str, Any]:
+    return {
+        "request": result.request,
+        "pool": result.pool,
+        "device": result.device,
+        "share_id": result.share_id,
+        "consumed": {"cores": result.consumed.cores_percent, "memory_bytes": result.consumed.memory_bytes},
+        "gpu_uuid": result.gpu_uuid,
+        "cdi_device": result.cdi_device,
+        "grant": {"key": result.grant.key, "nonce": result.grant.nonce},
+    }
+
+
+def _decode_result(doc: Mapping[str, Any]) -> PreparedResult:
+    consumed = jsonshape.mapping(doc, "consumed")
+    grant = jsonshape.mapping(doc, "grant")
+    return PreparedResult(
+        request=ids.parse_request_name(jsonshape.text(doc, "request")),
+        pool=ids.parse_pool_name(jsonshape.text(doc, "pool")),
+        device=ids.parse_device_name(jsonshape.text(doc, "device")),
+        share_id=ids.parse_share_id(jsonshape.text(doc, "share_id")),
+        consumed=Consumed(
+            cores_percent=jsonshape.whole(consumed, "cores"), memory_bytes=jsonshape.whole(consumed, "memory_bytes")
+        ),
+        gpu_uuid=ids.parse_gpu_uuid(jsonshape.text(doc, "gpu_uuid")),
+        cdi_device=jsonshape.text(doc, "cdi_device"),
+        grant=Grant(key=ids.parse_grant_key(jsonshape.text(grant, "key")), nonce=ids.parse_nonce(jsonshape.text(grant, "nonce"))),
+    )
+
+
+def _checksum(payload: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(payload, separators=(",", ":"), sort_keys=True).encode()).hexdigest()
