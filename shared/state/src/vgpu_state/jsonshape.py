@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from vgpu_state.errors import VgpuError
+
+T = TypeVar("T")
 
 
 class ShapeError(VgpuError):
@@ -25,8 +27,7 @@ def whole(doc: Mapping[str, Any], field: str) -> int:
 
 
 def mapping(doc: Mapping[str, Any], field: str) -> Mapping[str, Any]:
-    value: Mapping[str, Any] = _typed(doc, field, dict, "an object")
-    return value
+    return _typed(doc, field, dict, "an object")
 
 
 def texts(doc: Mapping[str, Any], field: str) -> list[str]:
@@ -43,7 +44,7 @@ def mappings(doc: Mapping[str, Any], field: str) -> list[Mapping[str, Any]]:
     return list(items)
 
 
-def _typed(doc: Mapping[str, Any], field: str, kind: type, expected: str) -> Any:  # Any: narrowed by the callers
+def _typed(doc: Mapping[str, Any], field: str, kind: type[T], expected: str) -> T:
     if field not in doc:
         raise ShapeError(f"field {field} is missing")
     value = doc[field]

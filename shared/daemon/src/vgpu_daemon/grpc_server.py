@@ -1,0 +1,235 @@
+"""A gRPC server on a unix socket that hostile peers cannot hurt: what grpclib lacks, closed here and nowhere else.
+
+Adds to grpclib 0.4.9 (pinned exactly; this uses its private names): a cap on message size, a gate on the caller's uid at
+accept, UNIMPLEMENTED for unknown methods as Go expects it, domain errors as statuses, a limit on connections and on time spent
+sending a request, survival of any bytes, and a stop that lets running calls finish.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass
+from typing import Any, cast
+
+import structlog
+from grpclib.const import Cardinality, Handler, Status
+from grpclib.encoding.proto import ProtoCodec
+from grpclib.events import RecvRequest, listen
+from grpclib.exceptions import GRPCError
+from grpclib.protocol import EventsProcessor, H2Protocol
+from grpclib.server import Server, Stream
+from h2.errors import ErrorCodes
+from h2.events import DataReceived, Event, StreamReset
+
+from vgpu_daemon import context, grpc_status
+from vgpu_state.errors import VgpuError
+
+_log = structlog.get_logger()
+_GRPC_PREFIX_BYTES = 5
+
+
+class _StrictCodec(ProtoCodec):
+    """Protobuf and betterproto messages; bytes that are none are the caller's fault, not ours."""
+
+    def decode(self, data: bytes, message_type: Any) -> Any:  # Any: grpclib's own signature
+        try:
+            return super().decode(data, message_type)
+        except Exception as exc:  # codecs raise whatever their parser raises
+            raise GRPCError(Status.INVALID_ARGUMENT, f"{message_type.__name__} is malformed") from exc
+
+
+class _Processor(EventsProcessor):
+    max_message_bytes = 0
+
+    def process(self, event: Event) -> None:
+        try:
+            super().process(event)
+        except NotImplementedError:
+            return  # a frame type that grpclib does not know is no reason to drop the connection
+
+    def process_data_received(self, event: DataReceived) -> None:
+        stream = self.streams.get(event.stream_id)
+        super().process_data_received(event)
+        # Every method takes one message, so the bytes of a stream are the bytes of its message.
+        if stream is not None and stream.data_received > self.max_message_bytes + _GRPC_PREFIX_BYTES:
+            stream.reset_nowait(ErrorCodes.ENHANCE_YOUR_CALM)
+            stream.__terminated__("message too large")
+            self._cancel(stream)
+
+    def process_stream_reset(self, event: StreamReset) -> None:
+        stream = self.streams.get(event.stream_id)
+        if stream is not None:
+            stream.__terminated__("stream reset")
+            self._cancel(stream)
+
+    def _cancel(self, stream: Any) -> None:  # Any: grpclib.protocol.Stream has no public name
+        if stream in cast(Any, self.handler)._tasks:  # a finished call may be gone from there already
+            self.handler.cancel(stream)
+
+
+class _Protocol(H2Protocol):
+    owner: GrpcServer
+    is_refused = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        sock = transport.get_extra_info("socket")
+        pid, uid, gid = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        self.peer = context.Peer(pid=pid, uid=uid, gid=gid)
+        if not self.owner.accepts(self.peer):
+            self.is_refused = True
+            cast(asyncio.Transport, transport).abort()
+            return
+        super().connection_made(transport)
+        self.processor = _Processor(self.handler, self.connection)
+        self.processor.max_message_bytes = self.owner.limits.max_message_bytes
+        self.owner.connections.add(self)
+
+    def data_received(self, data: bytes) -> None:
+        if self.is_refused:
+            return
+        try:
+            super().data_received(data)
+        except Exception:  # noqa: BLE001 - the boundary to hostile bytes: that connection ends, the process lives
+            _log.debug("connection dropped for its bytes", socket=self.owner.name)
+            self.processor.close("malformed frames")
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        if self.is_refused:
+            return
+        self.owner.connections.discard(self)
+        super().connection_lost(exc)
+
+
+class _Server(Server):
+    owner: GrpcServer
+
+    def _protocol_factory(self) -> H2Protocol:
+        plain = super()._protocol_factory()
+        protocol = _Protocol(plain.handler, plain.config, plain.h2_config)
+        protocol.owner = self.owner
+        return protocol
+
+
+class _Mapping(dict[str, Handler]):
+    """Answers UNIMPLEMENTED with the headers that grpc-go needs to see it as that; grpclib's own reply lacks them."""
+
+    def get(self, key: str, default: Any = None) -> Any:  # Any: dict's own signature
+        return super().get(key, _UNKNOWN_METHOD)
+
+
+async def _refuse_unknown_method(stream: Stream[Any, Any]) -> None:
+    raise GRPCError(Status.UNIMPLEMENTED, "unknown method")
+
+
+_UNKNOWN_METHOD = Handler(_refuse_unknown_method, Cardinality.UNARY_UNARY, object, object)
+
+
+def unary(method: Callable[[Any], Awaitable[Any]], request: type, response: type) -> Handler:
+    """A grpclib handler for a method that takes a message and returns one (what betterproto generates for its own)."""
+
+    async def serve(stream: Stream[Any, Any]) -> None:
+        await stream.send_message(await method(await stream.recv_message()))
+
+    return Handler(serve, Cardinality.UNARY_UNARY, request, response)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What peers may do. `allowed_uids` None lets every uid connect; a request must be whole `receive_s` after its headers."""
+
+    allowed_uids: frozenset[int] | None = frozenset({0})
+    max_message_bytes: int = 1 << 20
+    max_connections: int = 256
+    receive_s: float = 10.0
+
+
+class GrpcServer:
+    """Serves `services` on one listening unix socket. Constructing it starts nothing."""
+
+    def __init__(self, services: Collection[Any], *, name: str, limits: Limits) -> None:
+        self._services = services
+        self.name = name
+        self.limits = limits
+        self.connections: set[_Protocol] = set()
+        self._server: _Server | None = None
+
+    def accepts(self, peer: context.Peer) -> bool:
+        if self.limits.allowed_uids is not None and peer.uid not in self.limits.allowed_uids:
+            _log.warning("connection refused", socket=self.name, peer_pid=peer.pid, uid=peer.uid, reason="uid not allowed")
+            return False
+        return len(self.connections) < self.limits.max_connections
+
+    async def start(self, listener: socket.socket) -> None:
+        server = _Server(self._services, codec=_StrictCodec())
+        server.owner = self
+        server._mapping = _Mapping({path: self._guarded(path, h) for path, h in server._mapping.items()})
+        listen(server, RecvRequest, _bind_context)
+        await server.start(sock=listener, backlog=128)
+        self._server = server
+
+    async def stop(self, grace_s: float) -> None:
+        """Takes no new connections or calls, waits up to `grace_s` for the running ones, then closes."""
+        server = self._server
+        if server is None or server._server is None:
+            return
+        server._server.close()
+        for protocol in self.connections:
+            _send_goaway(protocol)
+        if calls := [task for handler in server._handlers for task in handler._tasks.values() if not task.done()]:
+            await asyncio.wait(calls, timeout=grace_s)
+        server.close()
+        await asyncio.sleep(0)
+        for protocol in list(self.connections):
+            # Python 3.12 and later wait in wait_closed() for peers that keep their connection, as kubelet does.
+            protocol.processor.close("server stopped")
+        await server.wait_closed()
+
+    def _guarded(self, path: str, handler: Handler) -> Handler:
+        """`handler` with its errors made statuses, and with a request that is absent or never ends refused."""
+
+        async def serve(stream: Stream[Any, Any]) -> None:
+            receive = stream.recv_message
+
+            async def recv_message() -> Any:
+                try:
+                    async with asyncio.timeout(self.limits.receive_s):
+                        message = await receive()
+                except TimeoutError as exc:
+                    raise GRPCError(Status.INVALID_ARGUMENT, f"no whole request within {self.limits.receive_s:g} s") from exc
+                if message is None:
+                    raise GRPCError(Status.INVALID_ARGUMENT, "the call carries no request message")
+                return message
+
+            setattr(stream, "recv_message", recv_message)  # noqa: B010 - mypy forbids the assignment
+            try:
+                await handler.func(stream)
+            except VgpuError as exc:
+                raise grpc_status.to_grpc(exc) from exc
+            except (GRPCError, TimeoutError):
+                raise
+            except Exception as exc:
+                # The gRPC boundary: a fault of ours must fail this call and no other.
+                _log.exception("call failed", method=path, op_id=context.op_id.get())
+                raise GRPCError(Status.INTERNAL, f"internal error, op_id {context.op_id.get()}") from exc
+
+        return Handler(serve, handler.cardinality, handler.request_type, handler.reply_type)
+
+
+async def _bind_context(event: RecvRequest) -> None:
+    transport = cast(Any, event.peer)._transport
+    protocol = transport.get_protocol()
+    context.peer.set(protocol.peer)
+    sent = event.metadata.get(context.OP_ID_METADATA, "")
+    op_id = sent if isinstance(sent, str) and len(sent) == 8 and sent.isalnum() else context.new_op_id()
+    context.op_id.set(op_id)
+    structlog.contextvars.bind_contextvars(op_id=op_id)
+
+
+def _send_goaway(protocol: _Protocol) -> None:
+    """GOAWAY by hand: h2's close_connection() would also stop the answers that are still to be sent."""
+    inner = cast(Any, protocol.connection)
+    last = inner._connection.highest_inbound_stream_id
+    inner._transport.write(b"\0\0\x08\x07\0\0\0\0\0" + struct.pack(">II", last, 0))

@@ -1,0 +1,66 @@
+"""Command-line options, each also an environment variable VGPU_<NAME>; the one home of their defaults."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from vgpu_daemon.run import EXIT_USAGE, leave
+
+ENV_PREFIX = "VGPU_"
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option: its name with dashes, its default and what it means."""
+
+    name: str
+    default: str
+    meaning: str
+
+    @property
+    def env(self) -> str:
+        return ENV_PREFIX + self.name.replace("-", "_").upper()
+
+
+MANAGER_DIR = Option("manager-dir", "/etc/vgpu-manager", "the manager directory as this process sees it")
+HOST_MANAGER_DIR = Option("host-manager-dir", "/etc/vgpu-manager", "the same directory as the container runtime sees it")
+HOST_ROOT = Option("host-root", "/proc/1/root", "the host's root, to compare both views; empty: they are not compared")
+RUN_DIR = Option("run-dir", "/run/vgpu-manager", "where the private and the debug sockets are")
+KUBELET_DIR = Option("kubelet-dir", "/var/lib/kubelet", "kubelet's root directory, the same path inside and outside")
+CDI_DIR = Option("cdi-dir", "/var/run/cdi", "where CDI files are written for the runtime")
+NRI_SOCKET = Option("nri-socket", "/var/run/nri/nri.sock", "the runtime's NRI socket")
+DRIVER_ROOT = Option("driver-root", "/", "where the NVIDIA driver's libraries are found, as this process sees it")
+HOST_DRIVER_ROOT = Option("host-driver-root", "", "the same root as the runtime sees it; empty: the same path")
+DEV_ROOT = Option("dev-root", "/dev", "where the GPU's device nodes are, as the runtime sees them")
+PROC_ROOT = Option("proc-root", "/proc", "the host's proc file system")
+CGROUP_ROOT = Option("cgroup-root", "/sys/fs/cgroup", "the host's cgroup file systems")
+CLAIMS_FROM = Option("claims-from", "api", "`api`, or a directory of ResourceClaim manifests that carry their allocation")
+LIBRARY_VERSION = Option("library-version", "v1.0.0", "which libvgpu-control.so.<version> of the manager directory is mounted")
+RUNTIME_HANDLERS = Option("runtime-handlers", ",nvidia*", "runtime handlers that may run a vGPU container, comma separated")
+ALLOW_PRIVILEGED = Option("allow-privileged", "false", "`true` lets privileged containers use a vGPU")
+NODE_NAME = Option("node-name", "", "this node's name, as in spec.nodeName; empty: the host's name")
+HTTP_LISTEN = Option("http-listen", "", "HOST:PORT for /livez, /readyz and /metrics; empty: only on the debug socket")
+
+
+def parse(prog: str, options: Sequence[Option], argv: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]:
+    """The value of each option by name: from the command line, else from the environment, else its default.
+
+    Ends the process with exit code 2 and the usage when the command line has anything else.
+    """
+    parser = argparse.ArgumentParser(prog=prog, exit_on_error=False)
+    for option in options:
+        default = environ.get(option.env, option.default)
+        parser.add_argument(f"--{option.name}", default=default, help=f"{option.meaning} [{option.env}]")
+    try:
+        known, unknown = parser.parse_known_args(argv)
+    except argparse.ArgumentError as exc:
+        parser.print_usage()
+        print(f"{prog}: {exc}")  # noqa: T201 - usage goes to the person who typed it
+        leave(EXIT_USAGE)
+    if unknown:
+        parser.print_usage()
+        print(f"{prog}: unknown argument {unknown[0]}")  # noqa: T201 - usage goes to the person who typed it
+        leave(EXIT_USAGE)
+    return {option.name: getattr(known, option.name.replace("-", "_")) for option in options}

@@ -1,0 +1,66 @@
+"""A daemon's life: signals become a stop event, a start that cannot succeed becomes one sentence, the exit is hard."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from typing import NoReturn
+
+from vgpu_state.errors import VgpuError
+
+
+class StartFailed(VgpuError):
+    """Raised when a path, permission or kernel feature that the process needs is missing. A restart alone cannot help."""
+
+
+class BadUsage(VgpuError):
+    """Raised when the command line or the environment is wrong."""
+
+
+EXIT_OK = 0
+EXIT_FAULT = 1
+EXIT_USAGE = 2
+
+
+def run(main: Callable[[asyncio.Event], Awaitable[None]], *, prog: str) -> NoReturn:
+    """Runs `main(stop)` to its end and exits. SIGTERM and SIGINT set `stop`; a second one ends the process at once.
+
+    The exit does not wait for threads: one may hang in a GPU driver's call for ever.
+    """
+    code = EXIT_OK
+    try:
+        asyncio.run(_until_done(main))
+    except* VgpuError as group:
+        # A start that failed in several places at once is still one sentence: the first says what to mend.
+        print(f"{prog}: {_first(group)}", file=sys.stderr)  # noqa: T201 - the one line a person reads
+        code = EXIT_FAULT
+    leave(code)
+
+
+def leave(code: int) -> NoReturn:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _first(error: BaseException) -> BaseException:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+async def _until_done(main: Callable[[asyncio.Event], Awaitable[None]]) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def on_signal() -> None:
+        if stop.is_set():
+            leave(EXIT_FAULT)
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal)
+    await main(stop)
