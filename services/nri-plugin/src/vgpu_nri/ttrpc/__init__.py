@@ -1,0 +1,1 @@
+"""ttrpc without I/O: bytes in, events out; calls in, bytes out."""
