@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
@@ -109,7 +110,8 @@ async def test_get_info_answered_after_one_second_is_refused(kubelet_dir: Path) 
 
     reason, statuses = await first_refusal(kubelet_dir, info, before_info=asyncio.Event().wait)
 
-    assert reason == "GetInfo: rpc error: code = DeadlineExceeded desc = context deadline exceeded"
+    # The description is ours or the server's: both watch the same deadline.
+    assert reason.startswith("GetInfo: rpc error: code = DeadlineExceeded desc = ")
     assert statuses == []
 
 
@@ -168,42 +170,30 @@ async def test_release_1_33_refuses_a_plugin_of_v1_only(kubelet_dir: Path) -> No
     assert "none of the gRPC services ['v1.DRAPlugin'] of gpu.example.com are supported" in reason
 
 
-async def test_release_1_33_calls_v1beta1(kubelet_dir: Path) -> None:
-    endpoint = endpoint_of(kubelet_dir)
-    v1, v1beta1 = sample.ServiceV1(), sample.ServiceV1Beta1()
-    registration = sample.Registration(sample.plugin_info(endpoint, "v1.DRAPlugin", "v1beta1.DRAPlugin"))
-    async with (
-        sample.served(endpoint, v1, v1beta1),
-        sample.served(registration_socket(kubelet_dir), registration),
-        Kubelet(kubelet_dir, release="1.33") as kubelet,
-    ):
-        accepted = await kubelet.registered(DRIVER)
-        devices = await kubelet.prepare(DRIVER, [CLAIM_A])
-
-        assert accepted.service == "v1beta1.DRAPlugin"
-        assert (v1.prepared, v1beta1.prepared) == ([], [(UID_A,)])
-        assert devices[UID_A][0].device_name == "gpu-0"
-
-
 async def test_endpoint_of_another_instance_is_refused_until_the_socket_is_made_again(kubelet_dir: Path) -> None:
     registry = kubelet_dir / "plugins_registry"
     first = sample.Registration(sample.plugin_info("/a.sock", "v1.DRAPlugin"))
     second = sample.Registration(sample.plugin_info("/a.sock", "v1.DRAPlugin"))
-    async with Kubelet(kubelet_dir) as kubelet:
-        async with sample.served(registry / "1.sock", first):
-            await kubelet.registered(DRIVER)
-            async with sample.served(registry / "2.sock", second):
-                (_, refused) = await kubelet.registrations_reach(2)
-        await kubelet.registrations_reach(3)
+    retried = sample.Registration(sample.plugin_info("/c.sock"))
+    async with Kubelet(kubelet_dir, timings=Timings(backoff_s=0.01)) as kubelet, AsyncExitStack() as first_served:
+        await first_served.enter_async_context(sample.served(registry / "1.sock", first))
+        await kubelet.registered(DRIVER)
         async with sample.served(registry / "2.sock", second):
-            (*_, accepted) = await kubelet.registrations_reach(4)
+            (_, refused) = await kubelet.registrations_reach(2)
+            await first_served.aclose()
+            async with sample.served(registry / "3.sock", retried):
+                await kubelet.until(lambda: retried.info_calls == 4)
+        calls_before = second.info_calls
+        async with sample.served(registry / "2.sock", second):
+            accepted = await kubelet.registered(DRIVER)
 
     expected = (
         "RegisterPlugin error -- plugin registration failed with err: "
         "endpoint /a.sock already registered for DRA driver plugin gpu.example.com"
     )
     assert refused == Refused(socket=str(registry / "2.sock"), reason=expected)
-    assert isinstance(accepted, Accepted)
+    assert calls_before == 1
+    assert accepted.socket == str(registry / "2.sock")
     assert second.statuses == [(False, expected), (True, "")]
 
 

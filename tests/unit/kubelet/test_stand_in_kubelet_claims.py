@@ -11,6 +11,7 @@ from grpclib.exceptions import GRPCError
 
 from vgpu_proto import dra_v1
 from vgpu_testkit import kubelet_sample_plugin as sample
+from vgpu_testkit.kubelet import Kubelet
 from vgpu_testkit.kubelet_values import CallFailed, Claim, Device, KubeletRefusal, Timings
 
 DRIVER = "gpu.example.com"
@@ -38,6 +39,23 @@ async def test_prepare_returns_the_devices_of_each_claim(kubelet_dir: Path) -> N
             for uid in (UID_A, UID_B)
         }
         assert service.prepared == [(UID_A, UID_B)]
+
+
+async def test_release_1_33_calls_v1beta1(kubelet_dir: Path) -> None:
+    endpoint = kubelet_dir / "plugins" / "dra.sock"
+    v1, v1beta1 = sample.ServiceV1(), sample.ServiceV1Beta1()
+    registration = sample.Registration(sample.plugin_info(endpoint, "v1.DRAPlugin", "v1beta1.DRAPlugin"))
+    async with (
+        sample.served(endpoint, v1, v1beta1),
+        sample.served(kubelet_dir / "plugins_registry" / "r.sock", registration),
+        Kubelet(kubelet_dir, release="1.33") as kubelet,
+    ):
+        accepted = await kubelet.registered(DRIVER)
+        devices = await kubelet.prepare(DRIVER, [CLAIM_A])
+
+        assert accepted.service == "v1beta1.DRAPlugin"
+        assert (v1.prepared, v1beta1.prepared) == ([], [(UID_A,)])
+        assert devices[UID_A][0].device_name == "gpu-0"
 
 
 async def test_share_id_of_v1_is_kept(kubelet_dir: Path) -> None:

@@ -13,6 +13,7 @@ import h2.events
 import pytest
 from grpclib.const import Cardinality, Handler
 from grpclib.encoding.base import CodecBase
+from grpclib.metadata import decode_timeout
 
 from vgpu_proto import dra_health_v1alpha1
 from vgpu_testkit import kubelet_sample_plugin as sample
@@ -70,7 +71,7 @@ async def test_lost_connection_is_noticed_and_dialled_again(kubelet_dir: Path) -
         assert registration.info_calls == 1
 
 
-async def test_first_request_carries_the_authority_of_grpc_go(kubelet_dir: Path) -> None:
+async def test_first_request_carries_the_headers_of_grpc_go_and_one_second(kubelet_dir: Path) -> None:
     headers: asyncio.Future[dict[str, str]] = asyncio.get_running_loop().create_future()
 
     async def read_headers(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -93,6 +94,7 @@ async def test_first_request_carries_the_authority_of_grpc_go(kubelet_dir: Path)
     assert received[":authority"] == "localhost"
     assert received[":path"] == "/pluginregistration.Registration/GetInfo"
     assert received["te"] == "trailers"
+    assert 0.5 < decode_timeout(received["grpc-timeout"]) <= 1.0
 
 
 class RawCodec(CodecBase):
