@@ -138,7 +138,8 @@ static char *read_string(struct reader *reader)
     }
     reader->at++;
     out[used] = '\0';
-    return out;
+    char *fitting = realloc(out, used + 1);
+    return fitting == NULL ? out : fitting;
 }
 
 static struct json *read_text(struct reader *reader)
