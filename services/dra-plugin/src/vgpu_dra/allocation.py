@@ -1,0 +1,102 @@
+"""A ResourceClaim as the API server or a manifest has it → what of it is ours, or a refusal naming the field.
+
+Source: resource.k8s.io/v1, ResourceClaim.status.allocation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from vgpu_dra import inventory, quantity
+from vgpu_state import ids, jsonshape
+from vgpu_state.claims import ClaimRef
+from vgpu_state.errors import MalformedInput, PreconditionFailed
+from vgpu_state.ids import ClaimUid, DeviceName, PoolName, RequestName, ShareId
+
+MAX_RESULTS = 32  # the API's own limit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllocatedResult:
+    """One allocation result of ours. A capacity that the claim omits is None and means the whole device."""
+
+    request: RequestName
+    pool: PoolName
+    device: DeviceName
+    share_id: ShareId
+    cores_percent: int | None
+    memory_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allocation:
+    """A claim and the results that are this driver's, in the claim's order."""
+
+    claim: ClaimRef
+    results: tuple[AllocatedResult, ...]
+
+
+def parse_allocation(doc: Mapping[str, Any], *, expected_uid: ClaimUid) -> Allocation:
+    """What the scheduler gave this claim of our devices.
+
+    Raises:
+        PreconditionFailed: the object has another uid (the claim was replaced), is not allocated, or none of it is ours.
+        MalformedInput: a field is missing or not of its form; the message has its path.
+    """
+    try:
+        metadata = jsonshape.mapping(doc, "metadata")
+        claim = ClaimRef(
+            namespace=jsonshape.text(metadata, "namespace"),
+            name=jsonshape.text(metadata, "name"),
+            uid=ids.parse_claim_uid(jsonshape.text(metadata, "uid")),
+        )
+        if claim.uid != expected_uid:
+            raise PreconditionFailed(
+                f"claim {claim.namespace}/{claim.name} now has uid {claim.uid}, kubelet asks for {expected_uid}: it was replaced"
+            )
+        results = _results(doc, claim)
+    except jsonshape.ShapeError as exc:
+        raise MalformedInput(f"ResourceClaim {expected_uid}: {exc}") from exc
+    return Allocation(claim=claim, results=results)
+
+
+def _results(doc: Mapping[str, Any], claim: ClaimRef) -> tuple[AllocatedResult, ...]:
+    status = doc.get("status") or {}
+    allocation = status.get("allocation") if isinstance(status, dict) else None
+    if not isinstance(allocation, dict):
+        raise PreconditionFailed(f"claim {claim} is not allocated (status.allocation is empty)")
+    rows = jsonshape.mappings(jsonshape.mapping(allocation, "devices"), "results")
+    ours = [row for row in rows if row.get("driver") == inventory.DRIVER]
+    if not ours:
+        raise PreconditionFailed(f"claim {claim} has no allocation result of driver {inventory.DRIVER}")
+    if len(ours) > MAX_RESULTS:
+        raise MalformedInput(f"claim {claim} has {len(ours)} allocation results; at most {MAX_RESULTS} are allowed")
+    return tuple(_result(row, claim=claim, index=i) for i, row in enumerate(ours))
+
+
+def _result(row: Mapping[str, Any], *, claim: ClaimRef, index: int) -> AllocatedResult:
+    where = f"claim {claim} status.allocation.devices.results[{index}]"
+    try:
+        if row.get("adminAccess"):
+            raise PreconditionFailed(f"{where} has adminAccess, which vGPU devices do not offer")
+        consumed = jsonshape.mapping(row, "consumedCapacity") if row.get("consumedCapacity") is not None else {}
+        return AllocatedResult(
+            request=ids.parse_request_name(jsonshape.text(row, "request")),
+            pool=ids.parse_pool_name(jsonshape.text(row, "pool")),
+            device=ids.parse_device_name(jsonshape.text(row, "device")),
+            share_id=ids.parse_share_id(jsonshape.text(row, "shareID") if row.get("shareID") is not None else ""),
+            cores_percent=_capacity(consumed, "cores"),
+            memory_bytes=_capacity(consumed, "memory"),
+        )
+    except (MalformedInput, jsonshape.ShapeError) as exc:
+        raise MalformedInput(f"{where}: {exc}") from exc
+
+
+def _capacity(consumed: Mapping[str, Any], name: str) -> int | None:
+    value = consumed.get(name)
+    if value is None:
+        return None
+    # A manifest may say 50 where the API server says "50".
+    return quantity.parse_quantity(str(value), field=f"consumedCapacity.{name}")

@@ -1,0 +1,262 @@
+"""dra-plugin put together: what is constructed, in which order it starts, what runs until the end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from vgpu_daemon import boottime, locks, logs, procfs, run, sockets
+from vgpu_daemon.endpoint import Endpoint
+from vgpu_daemon.grpc_server import GrpcServer, Limits
+from vgpu_daemon.run import StartFailed
+from vgpu_dra import config, startup
+from vgpu_dra.claim_state import PreparedClaims
+from vgpu_dra.effects.api_claims import ApiClaims
+from vgpu_dra.effects.claims_tree import ClaimsTree
+from vgpu_dra.effects.manifest_claims import ManifestClaims
+from vgpu_dra.effects.node import Node
+from vgpu_dra.effects.nvml import NvmlReader
+from vgpu_dra.gpus import Gpus
+from vgpu_dra.kubelet_service import ClaimSource, DraNode
+from vgpu_dra.kubelet_sockets import KubeletPaths, KubeletSockets
+from vgpu_dra.ledger import Ledger
+from vgpu_dra.metrics import Metrics
+from vgpu_dra.partition_state import Partitions
+from vgpu_dra.partitions_service import PartitionsService
+from vgpu_dra.registrations_service import RegistrationsService
+from vgpu_dra.workers import TreeWorkers
+from vgpu_state.claims import ClaimRef
+from vgpu_state.errors import StorageFailed, VgpuError
+from vgpu_state.reader import ClaimsReader
+
+_log = structlog.get_logger()
+
+DRAIN_S = 10.0
+FIRST_INVENTORY_S = 5.0  # then it serves without: Unprepare and GetInfo need no GPU
+
+
+class DirectorySource:
+    """Manifests, looked up on a thread of their own: a slow disk delays one claim, not the loop."""
+
+    def __init__(self, manifests: ManifestClaims) -> None:
+        self._manifests = manifests
+
+    async def fetch(self, claim: ClaimRef) -> Mapping[str, Any]:
+        return await asyncio.to_thread(self._manifests.fetch, claim)
+
+
+class App:
+    """One dra-plugin. Constructing it does no I/O but reading the boot id."""
+
+    def __init__(self, settings: config.Config) -> None:
+        self._settings = settings
+        self._phase = "starting"
+        self._ledger = Ledger()
+        self._metrics = Metrics()
+        self._workers = TreeWorkers()
+        self._tree = ClaimsTree(settings.agent, settings.cdi_dir)
+        self._boot_id = _boot_id(settings.proc_root)
+        self._gpus = Gpus(NvmlReader(settings.paths.driver_root).read, on_change=self._restore_specs_soon)
+        node = Node(
+            agent=settings.agent,
+            rules=settings.rules,
+            paths=settings.paths,
+            boot_id=self._boot_id,
+            inventory=self._gpus.inventory,
+        )
+        self._partitions = Partitions(
+            ledger=self._ledger,
+            files=self._tree,
+            node=node,
+            procfs=procfs.Procfs(proc_root=settings.proc_root, cgroup_root=settings.cgroup_root),
+            clock=boottime.boottime_s,
+        )
+        self._claims = PreparedClaims(
+            ledger=self._ledger,
+            files=self._tree,
+            node=node,
+            processes=self._partitions.processes,
+            clock=boottime.boottime_s,
+        )
+        self._source: ClaimSource = (
+            ApiClaims() if settings.claims_directory is None else DirectorySource(ManifestClaims(settings.claims_directory))
+        )
+        self._dra = DraNode(self._claims, self._source, self._workers, self._metrics, clock=boottime.boottime_s)
+        self._dra.after_removal = self._empty_trash_soon
+        self._kubelet = KubeletSockets(self._dra, KubeletPaths.below(settings.kubelet_dir), clock=boottime.boottime_s)
+        self._partitions_service = PartitionsService(
+            self._partitions, self._workers, self._metrics, after_removal=self._empty_trash_soon
+        )
+        self._metrics.gauge("vgpu_dra_prepared_claims", "Claims with a record", lambda: len(self._ledger.records))
+        self._metrics.gauge(
+            "vgpu_dra_quarantined_claims", "Claims whose record cannot be used", lambda: len(self._ledger.quarantined)
+        )
+        self._metrics.gauge("vgpu_dra_bindings", "Partitions that a container holds", lambda: len(self._ledger.all_bindings()))
+
+    async def serve(self, stop: asyncio.Event) -> None:
+        """Takes the writer lock, recovers, serves until `stop`, drains.
+
+        Raises:
+            StartFailed: a path, permission or socket that it needs is missing.
+        """
+        self._make_tree()
+        endpoint = Endpoint(live=lambda: None, ready=self._readiness, metrics=self._metrics.registry, debug=self._debug())
+        debug_socket = self._settings.run_dir / "debug" / "dra.sock"
+        async with endpoint.serve(tcp=self._settings.http_listen, unix=debug_socket):
+            await self._become_writer(stop)
+            if stop.is_set():
+                return
+            await self._recover()
+            await self._serve_all(stop)
+        if isinstance(self._source, ApiClaims):
+            await self._source.close()
+
+    def _make_tree(self) -> None:
+        startup.compare_views(self._settings.agent, self._settings.rules.host, self._settings.host_root)
+        try:
+            self._tree.make_skeleton()
+        except StorageFailed as exc:
+            raise StartFailed(f"cannot lay out the manager directory: {exc}") from exc
+
+    async def _become_writer(self, stop: asyncio.Event) -> None:
+        self._phase = "waiting for the writer lock"
+        lock = locks.hold_for_life(
+            Path(self._settings.agent.writer_lock),
+            on_wait=lambda: _log.info("waiting for the writer lock", reason="another dra-plugin holds it"),
+        )
+        taking = asyncio.ensure_future(lock)
+        stopping = asyncio.ensure_future(stop.wait())
+        await asyncio.wait((taking, stopping), return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        if stop.is_set():
+            taking.cancel()
+            return
+        taking.result()
+
+    async def _recover(self) -> None:
+        self._phase = "recovering"
+        try:
+            await self._workers.run(
+                lambda: startup.recover(
+                    self._tree,
+                    ClaimsReader(self._settings.agent),
+                    self._ledger,
+                    boot_id=self._boot_id,
+                    clock=boottime.boottime_s,
+                )
+            )
+        except StorageFailed as exc:
+            raise StartFailed(f"cannot recover the claims tree: {exc}") from exc
+        self._empty_trash_soon()
+        await self._gpus.refresh(patience_s=FIRST_INVENTORY_S)
+
+    async def _serve_all(self, stop: asyncio.Event) -> None:
+        nri = await self._private_server("partitions", [self._partitions_service])
+        registrations = RegistrationsService(self._partitions, self._workers, self._metrics)
+        registry = await self._private_server("registrations", [registrations])
+        self._phase = "serving"
+        refreshing = asyncio.ensure_future(self._gpus.serve())
+        try:
+            await self._kubelet.serve(stop, drain_s=DRAIN_S)
+        finally:
+            self._phase = "draining"
+            refreshing.cancel()
+            await registry.stop(DRAIN_S)
+            await nri.stop(DRAIN_S)
+
+    async def _private_server(self, name: str, services: list[Any]) -> GrpcServer:
+        directory = self._settings.run_dir / name
+        try:
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as exc:
+            raise StartFailed(f"cannot make {directory}: {exc.strerror} (--run-dir)") from exc
+        # 16 MiB: a Synchronize of a thousand containers with all their mounts.
+        server = GrpcServer(services, name=name, limits=Limits(max_message_bytes=16 << 20))
+        await server.start(sockets.publish(directory / "claims.sock", mode=0o600))
+        return server
+
+    def _readiness(self) -> str | None:
+        if self._phase == "waiting for the writer lock":
+            return None  # ready, or a rolling update would wait for us while we wait for its predecessor
+        if self._phase != "serving":
+            return self._phase
+        if self._gpus.fault is not None:
+            return self._gpus.fault
+        return self._kubelet.registration.refusal or None
+
+    def _restore_specs_soon(self) -> None:
+        """A reboot empties the CDI directory; a driver update changes what is to be mounted."""
+        for uid in list(self._ledger.records):
+            self._workers.post(lambda uid=uid: self._restore_spec(uid))  # type: ignore[misc]
+
+    def _restore_spec(self, uid: Any) -> None:
+        try:
+            if self._claims.restore_spec(uid):
+                _log.info("CDI file restored", claim_uid=uid)
+        except VgpuError as exc:
+            _log.error("CDI file not restored", claim_uid=uid, reason=str(exc))
+
+    def _empty_trash_soon(self) -> None:
+        def empty() -> None:
+            with suppress(StorageFailed):  # what stays is found again at the next removal
+                self._tree.empty_trash()
+
+        self._workers.post(empty)
+
+    def _debug(self) -> dict[str, Any]:
+        return {
+            "state": lambda: {"phase": self._phase, "gpu_fault": self._gpus.fault, "boot_id": self._boot_id},
+            "claims": lambda: (
+                {
+                    uid: {
+                        "claim": f"{r.claim.namespace}/{r.claim.name}",
+                        "state": r.state.value,
+                        "mode": r.mode.value,
+                        "devices": [f"{p.request}={p.device}" for p in r.results],
+                        "unused_grants": self._unused_grants(uid),
+                    }
+                    for uid, r in self._ledger.records.items()
+                }
+                | {uid: {"state": "quarantined", "reason": reason} for uid, reason in self._ledger.quarantined.items()}
+            ),
+            "partitions": lambda: [
+                {
+                    "claim_uid": uid,
+                    "partition": name,
+                    "container_id": b.runtime_id,
+                    "state": b.state.value,
+                    "started": b.is_started,
+                }
+                for uid, name, b in self._ledger.all_bindings()
+            ],
+            "calls": lambda: self._partitions_service.recent,
+        }
+
+    def _unused_grants(self, uid: Any) -> list[str]:
+        held = {key for b in self._ledger.bindings(uid).values() for key in b.grants}
+        return [r.request for r in self._ledger.records[uid].results if r.grant.key not in held]
+
+
+def _boot_id(proc_root: Path) -> str:
+    try:
+        return procfs.boot_id(proc_root)
+    except OSError as exc:
+        raise StartFailed(f"cannot read the boot id below {proc_root}: {exc.strerror} (--proc-root)") from exc
+
+
+def main() -> None:
+    """The console script."""
+    os.umask(0o022)  # the modes of the tree are what the code says
+    logs.configure(service="dra-plugin")
+
+    async def serve(stop: asyncio.Event) -> None:
+        await App(config.parse_config(sys.argv[1:], os.environ)).serve(stop)
+
+    run.run(serve, prog=config.PROG)

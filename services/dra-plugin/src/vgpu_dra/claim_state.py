@@ -1,0 +1,166 @@
+"""Prepare and Unprepare: where the plans of `policy.prepare` become files, one operation per claim at a time.
+
+Runs in worker threads: an operation that has begun is never cut short by a caller that went away.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from typing import Protocol
+
+import structlog
+
+from vgpu_dra.allocation import Allocation
+from vgpu_dra.inventory import Inventory
+from vgpu_dra.ledger import Ledger
+from vgpu_dra.policy import prepare
+from vgpu_state import claims
+from vgpu_state.claims import Binding, ClaimRecord
+from vgpu_state.errors import NotReady, PreconditionFailed, VgpuError
+from vgpu_state.ids import ClaimUid, Nonce
+
+_log = structlog.get_logger()
+
+BUSY_PATIENCE_S = 60.0  # how long kubelet is asked to try again while a container of the claim still runs
+
+
+class ClaimFiles(Protocol):
+    """What Prepare and Unprepare do to the disk."""
+
+    def write_record(self, record: ClaimRecord) -> None: ...
+    def write_spec(self, uid: ClaimUid, spec: bytes) -> bool: ...
+    def remove_claim(self, uid: ClaimUid) -> None: ...
+
+
+class NodeView(Protocol):
+    """What Prepare needs to know of the node now."""
+
+    @property
+    def boot_id(self) -> str: ...
+    def inventory(self) -> Inventory: ...
+    def spec(self, record: ClaimRecord, inventory: Inventory) -> bytes: ...
+    def check_library_set(self) -> None: ...
+
+
+def mint_nonce() -> Nonce:
+    """128 random bits as 32 hex digits."""
+    return Nonce(secrets.token_hex(16))
+
+
+class PreparedClaims:
+    """The claims of this node. `processes` says which PIDs a binding's container still has."""
+
+    def __init__(
+        self,
+        *,
+        ledger: Ledger,
+        files: ClaimFiles,
+        node: NodeView,
+        processes: Callable[[Binding], tuple[int, ...]],
+        clock: Callable[[], float],
+    ) -> None:
+        self._ledger = ledger
+        self._files = files
+        self._node = node
+        self._processes = processes
+        self._clock = clock
+        self._busy_since: dict[ClaimUid, float] = {}
+        self._unprepared_at: dict[ClaimUid, float] = {}
+
+    def prepare(self, allocation: Allocation, *, asked_at_s: float) -> ClaimRecord:
+        """The prepared record; its files are on disk. Repeating it writes nothing.
+
+        `asked_at_s` is when kubelet asked: an Unprepare that came later, while the claim was being looked up, wins.
+
+        Raises:
+            VgpuError: as its class says; nothing of a refused claim is left behind.
+        """
+        uid = allocation.claim.uid
+        with self._ledger.claim(uid):
+            if self._unprepared_at.get(uid, float("-inf")) >= asked_at_s:
+                raise NotReady(f"claim {allocation.claim} was unprepared while it was being prepared; kubelet may ask again")
+            if (reason := self._ledger.quarantined.get(uid)) is not None:
+                raise PreconditionFailed(f"claim {allocation.claim} is quarantined ({reason}); delete its pods to unprepare it")
+            self._node.check_library_set()
+            inventory = self._node.inventory()
+            record = prepare.plan_prepare(
+                allocation,
+                existing=self._ledger.records.get(uid),
+                inventory=inventory,
+                boot_id=self._node.boot_id,
+                mint=mint_nonce,
+            )
+            spec = self._node.spec(record, inventory)  # before the first effect: a missing device node refuses without a trace
+            return self._apply(record, spec)
+
+    def restore_spec(self, uid: ClaimUid) -> bool:
+        """Writes the CDI file of a prepared claim anew if it is missing or differs; whether it did."""
+        with self._ledger.claim(uid):
+            record = self._ledger.records.get(uid)
+            if record is None or record.state is not claims.ClaimState.PREPARED:
+                return False
+            return self._files.write_spec(uid, self._node.spec(record, self._node.inventory()))
+
+    def unprepare(self, uid: ClaimUid) -> None:
+        """The claim's CDI file and directory are gone; an unknown claim is a success.
+
+        Raises:
+            NotReady: a container of the claim still runs; for 60 s, then it goes on all the same.
+            StorageFailed: the disk refused; the claim is as it was or without its CDI file.
+        """
+        with self._ledger.claim(uid):
+            self._wait_for_containers(uid)
+            self._files.remove_claim(uid)
+            now = self._clock()
+            self._ledger.drop_claim(uid, now_s=now)
+            self._busy_since.pop(uid, None)
+            self._unprepared_at[uid] = now
+            for old in [u for u, at in self._unprepared_at.items() if now - at > BUSY_PATIENCE_S]:
+                del self._unprepared_at[old]
+
+    def _apply(self, record: ClaimRecord, spec: bytes) -> ClaimRecord:
+        uid = record.claim.uid
+        if record.state is claims.ClaimState.PREPARED:
+            self._files.write_spec(uid, spec)
+            return record
+        # All that undoing needs is in the record before the first side effect.
+        self._files.write_record(record)
+        self._ledger.records[uid] = record
+        try:
+            self._files.write_spec(uid, spec)
+            done = prepare.completed(record)
+            self._files.write_record(done)
+        except VgpuError:
+            self._undo(uid)
+            raise
+        self._ledger.records[uid] = done
+        return done
+
+    def _undo(self, uid: ClaimUid) -> None:
+        try:
+            self._files.remove_claim(uid)
+            self._ledger.drop_claim(uid, now_s=self._clock())
+        except VgpuError as exc:
+            # The record says STARTED: kubelet's retry goes on with it, the next start undoes it.
+            _log.warning("half a claim could not be undone", claim_uid=uid, error=str(exc))
+
+    def _wait_for_containers(self, uid: ClaimUid) -> None:
+        running = [(b, pids) for b in self._ledger.bindings(uid).values() if (pids := self._processes(b))]
+        if not running:
+            return
+        now = self._clock()
+        since = self._busy_since.setdefault(uid, now)
+        binding, pids = running[0]
+        who = (
+            f"container {binding.container} of pod {binding.pod.namespace}/{binding.pod.name} still runs ({len(pids)} processes)"
+        )
+        if now - since < BUSY_PATIENCE_S:
+            raise NotReady(f"claim {uid}: {who}; it is unprepared when that has ended")
+        _log.warning(
+            "claim unprepared under a running container",
+            claim_uid=uid,
+            container_id=binding.runtime_id,
+            waited_s=round(now - since),
+            reason=who,
+        )

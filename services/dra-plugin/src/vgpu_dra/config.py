@@ -1,0 +1,111 @@
+"""argv and environment → what dra-plugin is told, validated once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from vgpu_daemon import options
+from vgpu_daemon.run import StartFailed
+from vgpu_dra.effects.node import NodePaths
+from vgpu_dra.policy.admission import NodeRules, parse_runtime_handlers
+from vgpu_state.errors import MalformedInput
+from vgpu_state.layout import Layout
+
+PROG = "vgpu-dra-plugin"
+_OPTIONS = (
+    options.MANAGER_DIR,
+    options.HOST_MANAGER_DIR,
+    options.HOST_ROOT,
+    options.RUN_DIR,
+    options.KUBELET_DIR,
+    options.CDI_DIR,
+    options.DRIVER_ROOT,
+    options.HOST_DRIVER_ROOT,
+    options.DEV_ROOT,
+    options.PROC_ROOT,
+    options.CGROUP_ROOT,
+    options.CLAIMS_FROM,
+    options.LIBRARY_VERSION,
+    options.RUNTIME_HANDLERS,
+    options.ALLOW_PRIVILEGED,
+    options.HTTP_LISTEN,
+)
+_VERSION_FORM = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """Paths, rules and addresses of one dra-plugin."""
+
+    agent: Layout
+    rules: NodeRules
+    paths: NodePaths
+    host_root: str
+    run_dir: Path
+    kubelet_dir: Path
+    cdi_dir: Path
+    proc_root: Path
+    cgroup_root: Path
+    claims_directory: Path | None  # None: the API server
+    http_listen: str
+
+
+def parse_config(argv: Sequence[str], environ: Mapping[str, str]) -> Config:
+    """The configuration.
+
+    Raises:
+        StartFailed: a value is not of its form; names the option.
+    """
+    given = options.parse(PROG, _OPTIONS, argv, environ)
+    host = Layout(PurePosixPath(_absolute(given, options.HOST_MANAGER_DIR)))
+    cdi_dir = _absolute(given, options.CDI_DIR)
+    kubelet_dir = _absolute(given, options.KUBELET_DIR)
+    run_dir = _absolute(given, options.RUN_DIR)
+    if _VERSION_FORM.match(given["library-version"]) is None:
+        raise StartFailed(f"--library-version is {given['library-version']!r}; expected letters, digits, dots and dashes")
+    if given["allow-privileged"] not in ("true", "false"):
+        raise StartFailed(f"--allow-privileged is {given['allow-privileged']!r}; expected true or false")
+    try:
+        handlers = parse_runtime_handlers(given["runtime-handlers"])
+    except MalformedInput as exc:
+        raise StartFailed(str(exc)) from exc
+    driver_root = _absolute(given, options.DRIVER_ROOT)
+    return Config(
+        agent=Layout(PurePosixPath(_absolute(given, options.MANAGER_DIR))),
+        rules=NodeRules(
+            host=host,
+            library_version=given["library-version"],
+            private_paths=(
+                str(host.root),
+                str(cdi_dir),
+                str(run_dir),
+                str(kubelet_dir / "plugins"),
+                str(kubelet_dir / "plugins_registry"),
+            ),
+            runtime_handlers=handlers,
+            allows_privileged=given["allow-privileged"] == "true",
+        ),
+        paths=NodePaths(
+            driver_root=driver_root,
+            host_driver_root=_absolute(given, options.HOST_DRIVER_ROOT) if given["host-driver-root"] else driver_root,
+            dev_root=_absolute(given, options.DEV_ROOT),
+        ),
+        host_root=given["host-root"],
+        run_dir=run_dir,
+        kubelet_dir=kubelet_dir,
+        cdi_dir=cdi_dir,
+        proc_root=_absolute(given, options.PROC_ROOT),
+        cgroup_root=_absolute(given, options.CGROUP_ROOT),
+        claims_directory=None if given["claims-from"] == "api" else _absolute(given, options.CLAIMS_FROM),
+        http_listen=given["http-listen"],
+    )
+
+
+def _absolute(given: Mapping[str, str], option: options.Option) -> Path:
+    path = Path(given[option.name])
+    if not path.is_absolute():
+        raise StartFailed(f"--{option.name} is {given[option.name]!r}; expected an absolute path")
+    return path

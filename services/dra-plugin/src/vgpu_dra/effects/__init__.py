@@ -1,0 +1,1 @@
+"""Effects: files, NVML, claim sources. They act and decide nothing."""

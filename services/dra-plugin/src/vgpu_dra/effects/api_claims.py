@@ -1,0 +1,68 @@
+"""ResourceClaims from the API server: reads only, as plain dicts.
+
+kubernetes-asyncio costs most of a second and 50 MiB to import, so it is imported when the first claim is asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+from vgpu_state.claims import ClaimRef
+from vgpu_state.errors import NotReady, PreconditionFailed
+
+_GROUP = "resource.k8s.io"
+_VERSION = "v1"
+_PLURAL = "resourceclaims"
+_REQUEST_S = 10.0
+
+
+class ApiClaims:
+    """Reads claims with the pod's service account, or with $KUBECONFIG outside a cluster."""
+
+    def __init__(self) -> None:
+        self._client: Any = None  # Any: the library is imported late
+        self._connecting = asyncio.Lock()
+
+    async def fetch(self, claim: ClaimRef) -> Mapping[str, Any]:
+        """The claim as the API server has it.
+
+        Raises:
+            PreconditionFailed: there is no such claim.
+            NotReady: the API server is away or refused; kubelet tries again.
+        """
+        from kubernetes_asyncio import client
+        from kubernetes_asyncio.client.exceptions import ApiException
+
+        try:
+            api = client.CustomObjectsApi(await self._connected())
+            found: Mapping[str, Any] = await api.get_namespaced_custom_object(
+                _GROUP, _VERSION, claim.namespace, _PLURAL, claim.name, _request_timeout=_REQUEST_S
+            )
+        except ApiException as exc:
+            if exc.status == 404:
+                raise PreconditionFailed(f"ResourceClaim {claim.namespace}/{claim.name} does not exist") from exc
+            raise NotReady(f"API server refused ResourceClaim {claim.namespace}/{claim.name}: {exc.status} {exc.reason}") from exc
+        except (OSError, TimeoutError) as exc:
+            raise NotReady(f"API server is away: {exc or type(exc).__name__}") from exc
+        return found
+
+    async def close(self) -> None:
+        if self._client is not None:
+            await self._client.close()
+
+    async def _connected(self) -> Any:  # Any: kubernetes_asyncio's ApiClient
+        from kubernetes_asyncio import client, config
+
+        async with self._connecting:
+            if self._client is None:
+                try:
+                    config.load_incluster_config()  # type: ignore[no-untyped-call]
+                except config.ConfigException:
+                    try:
+                        await config.load_kube_config()
+                    except config.ConfigException as exc:
+                        raise NotReady(f"no way to the API server: {exc} (in a cluster, or with KUBECONFIG)") from exc
+                self._client = client.ApiClient()
+        return self._client

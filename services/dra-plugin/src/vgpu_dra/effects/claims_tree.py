@@ -1,0 +1,155 @@
+"""The claims/ tree on disk and the CDI files beside it: every change of either is one of these steps.
+
+Knows the layout and the order of steps; decides nothing. `policy.recovery` says what an interruption may have left.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path, PurePosixPath
+
+from vgpu_dra import cdi
+from vgpu_dra.effects import durable
+from vgpu_state import bindings, layout, records
+from vgpu_state.claims import Binding, ClaimRecord
+from vgpu_state.ids import ClaimUid, PartitionName
+from vgpu_state.layout import Layout
+from vgpu_state.reader import read_file
+
+_CLAIM_MODE = 0o711
+_CONFIG_MODE = 0o755
+_CONFIG_FILE_MODE = 0o644
+_PRIVATE_MODE = 0o600
+_MAX_CDI_BYTES = 4 << 20
+
+
+class ClaimsTree:
+    """Writes below one manager directory and one CDI directory. The caller holds the writer lock and the claim's own."""
+
+    def __init__(self, agent: Layout, cdi_dir: Path) -> None:
+        self._agent = agent
+        self._cdi_dir = cdi_dir
+
+    def make_skeleton(self) -> None:
+        """The empty mount points that containers get at the manager directory's place, and the tree's own directories.
+
+        Raises:
+            StorageFailed: naming the path and the errno.
+        """
+        root = Path(self._agent.root)
+        skeleton = Path(self._agent.skeleton)
+        for path, mode in (
+            (root, 0o755),
+            (Path(self._agent.claims), _CLAIM_MODE),
+            (Path(self._agent.trash), 0o700),
+            (Path(self._agent.registry), 0o711),
+            (self._cdi_dir, 0o755),
+            (skeleton, 0o755),
+            *((skeleton / name, 0o755) for name in ("config", "registry", "driver", ".host_proc", "watcher")),
+        ):
+            durable.make_directory(path, mode=mode)
+        library = skeleton / "driver" / "libvgpu-control.so"
+        if not library.exists():
+            durable.write_new_file(library, b"", mode=0o644)
+
+    def write_record(self, record: ClaimRecord) -> None:
+        """The claim's directory and record, durable."""
+        directory = Path(self._agent.claim(record.claim.uid))
+        if not directory.is_dir():
+            durable.make_directory(directory, mode=_CLAIM_MODE)
+            durable.sync_directory(directory.parent)
+        durable.replace_file(directory / layout.RECORD, records.encode_record(record), mode=_PRIVATE_MODE)
+
+    def write_spec(self, uid: ClaimUid, spec: bytes) -> bool:
+        """The claim's CDI file; whether it had to be written."""
+        path = Path(cdi.spec_path(PurePosixPath(self._cdi_dir), uid))
+        if read_file(PurePosixPath(path), limit=_MAX_CDI_BYTES) == spec:
+            return False
+        # Same directory, so that the runtime's watch sees the rename; a leading dot and no .json, so that it reads no half.
+        durable.replace_file(path, spec, mode=_PRIVATE_MODE, temporary=path.with_name(f".{path.stem}.new"))
+        return True
+
+    def remove_claim(self, uid: ClaimUid) -> None:
+        """The CDI file and the claim's directory are gone; the directory's content is in the trash."""
+        if durable.remove_file(Path(cdi.spec_path(PurePosixPath(self._cdi_dir), uid))):
+            durable.sync_directory(self._cdi_dir)
+        directory = Path(self._agent.claim(uid))
+        if directory.is_dir():
+            self._discard(directory)
+            durable.sync_directory(directory.parent)
+
+    def make_partition(self, uid: ClaimUid, name: PartitionName, *, limits: bytes, binding: Binding) -> None:
+        """A partition's fresh directory, whole from the moment it has its name; what had that name is in the trash."""
+        final = Path(self._agent.partition(uid, name))
+        staged = final.with_name(layout.TEMPORARY_PREFIX + name)
+        if staged.exists():
+            self._discard(staged)
+        durable.make_directory(staged, mode=_CLAIM_MODE)
+        durable.make_directory(staged / layout.CONFIG, mode=_CONFIG_MODE)
+        durable.write_new_file(staged / layout.CONFIG / layout.LIMITS, limits, mode=_CONFIG_FILE_MODE)
+        durable.write_new_file(staged / layout.BINDING, bindings.encode_binding(binding), mode=_PRIVATE_MODE)
+        if final.exists():
+            self._discard(final)
+        durable.rename(staged, final)
+
+    def write_binding(self, uid: ClaimUid, name: PartitionName, binding: Binding) -> None:
+        path = Path(self._agent.binding(uid, name))
+        durable.replace_file_unsynced(path, bindings.encode_binding(binding), mode=_PRIVATE_MODE)
+
+    def write_pids(self, uid: ClaimUid, name: PartitionName, pids: bytes) -> bool:
+        """The PID list, by rename within the mounted directory: a container sees it at its next open. Whether it changed."""
+        path = self._agent.pids(uid, name)
+        if read_file(path, limit=64 << 10) == pids:
+            return False
+        durable.replace_file_unsynced(Path(path), pids, mode=_CONFIG_FILE_MODE)
+        return True
+
+    def read_limits(self, uid: ClaimUid, name: PartitionName) -> bytes | None:
+        return read_file(self._agent.limits(uid, name), limit=1 << 20)
+
+    def discard_partition(self, uid: ClaimUid, name: PartitionName) -> None:
+        """A partition's directory is in the trash."""
+        path = Path(self._agent.claim(uid)) / name
+        if path.exists():
+            self._discard(path)
+
+    def empty_trash(self) -> None:
+        """What was thrown away is deleted. Repeating it is harmless; containers keep the inodes they have mounted."""
+        with durable.storage("list", Path(self._agent.trash)):
+            names = os.listdir(self._agent.trash)
+        for name in names:
+            durable.remove_tree(Path(self._agent.trash) / name)
+
+    def remove_leftovers(self) -> list[str]:
+        """What interrupted writes left is gone; the paths."""
+        removed: list[str] = []
+        for folder, directories, files in os.walk(self._agent.claims):
+            for name in [d for d in directories if d.startswith(layout.TEMPORARY_PREFIX)]:
+                self._discard(Path(folder, name))
+                removed.append(f"{folder}/{name}")
+            directories[:] = [d for d in directories if not d.startswith(".")]
+            for name in [f for f in files if f.startswith(layout.TEMPORARY_PREFIX)]:
+                durable.remove_file(Path(folder, name))
+                removed.append(f"{folder}/{name}")
+        for name in [n for n in _names(self._cdi_dir) if cdi.is_temporary(n)]:
+            durable.remove_file(self._cdi_dir / name)
+            removed.append(f"{self._cdi_dir}/{name}")
+        return removed
+
+    def spec_claims(self) -> list[str]:
+        """Claim uids, as text, that a CDI file of ours names."""
+        return sorted(uid for n in _names(self._cdi_dir) if (uid := cdi.claim_of_file(n)) is not None)
+
+    def remove_spec(self, uid: str) -> None:
+        durable.remove_file(self._cdi_dir / cdi.file_name(ClaimUid(uid)))
+
+    def _discard(self, path: Path) -> None:
+        durable.rename(path, Path(self._agent.trash) / f"{path.name}.{secrets.token_hex(4)}")
+
+
+def _names(path: Path) -> list[str]:
+    try:
+        return os.listdir(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return []

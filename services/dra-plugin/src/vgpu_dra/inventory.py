@@ -1,0 +1,39 @@
+"""The GPUs of this node, as values. Devices are known by UUID; index and minor may change at every boot."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from vgpu_state.ids import DeviceName, GpuUuid
+
+DRIVER = "manager.nvidia.com"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """One GPU: `index` is NVML's (the slot in the limits file), `minor` that of /dev/nvidia<minor> (the device's name)."""
+
+    index: int
+    minor: int
+    uuid: GpuUuid
+    name: str
+    memory_bytes: int
+
+    @property
+    def vgpu_device(self) -> DeviceName:
+        return DeviceName(f"vgpu-{self.minor}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inventory:
+    """All GPUs and the driver's versions, as read at one moment."""
+
+    gpus: tuple[Gpu, ...]
+    driver_version: str
+    cuda_version: tuple[int, int]
+
+    def by_device(self, name: DeviceName) -> Gpu | None:
+        return next((g for g in self.gpus if g.vgpu_device == name), None)
+
+    def by_uuid(self, uuid: GpuUuid) -> Gpu | None:
+        return next((g for g in self.gpus if g.uuid == uuid), None)

@@ -1,0 +1,215 @@
+"""kubelet's calls: plug-in registration and the DRA node service, v1 and v1beta1, which differ in one field.
+
+Thin: every claim of a call is answered on its own, with its devices or with the sentence that says why not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Protocol
+
+import structlog
+
+from vgpu_dra import cdi, inventory, wire
+from vgpu_dra.allocation import parse_allocation
+from vgpu_dra.claim_state import PreparedClaims
+from vgpu_dra.metrics import Metrics
+from vgpu_dra.partitions_service import Workers
+from vgpu_proto import dra_v1, dra_v1beta1, pluginregistration
+from vgpu_state import ids
+from vgpu_state.claims import ClaimRecord, ClaimRef, PreparedResult
+from vgpu_state.errors import NotReady, VgpuError
+
+_log = structlog.get_logger()
+
+FETCH_S = 30.0  # kubelet gives a call 45 s
+
+
+class ClaimSource(Protocol):
+    """Where ResourceClaims come from."""
+
+    async def fetch(self, claim: ClaimRef) -> Mapping[str, Any]: ...
+
+
+class DraNode:
+    """Prepares and unprepares the claims of a kubelet call, whatever the version of its messages."""
+
+    def __init__(
+        self,
+        claims: PreparedClaims,
+        source: ClaimSource,
+        workers: Workers,
+        metrics: Metrics,
+        *,
+        clock: Callable[[], float],
+    ) -> None:
+        self._claims = claims
+        self._source = source
+        self._workers = workers
+        self._metrics = metrics
+        self._clock = clock
+        self.after_removal: Callable[[], None] = lambda: None
+
+    async def prepare_all(self, asked: list[Any]) -> dict[str, ClaimRecord | str]:
+        """By claim uid: the prepared record, or why there is none. Any: a Claim message of either version."""
+        return await self._each(asked, "prepare", self._prepare)
+
+    async def unprepare_all(self, asked: list[Any]) -> dict[str, str]:
+        """By claim uid: "" or why it is not unprepared."""
+        return await self._each(asked, "unprepare", self._unprepare)
+
+    async def _prepare(self, ref: ClaimRef) -> ClaimRecord:
+        asked_at = self._clock()
+        try:
+            async with asyncio.timeout(FETCH_S):
+                doc = await self._source.fetch(ref)
+        except TimeoutError as exc:
+            raise NotReady(f"claim {ref}: the claim source did not answer within {FETCH_S:g} s") from exc
+        allocation = parse_allocation(doc, expected_uid=ref.uid)
+        return await self._workers.run(lambda: self._claims.prepare(allocation, asked_at_s=asked_at))
+
+    async def _unprepare(self, ref: ClaimRef) -> str:
+        await self._workers.run(lambda: self._claims.unprepare(ref.uid))
+        self.after_removal()
+        return ""
+
+    async def _each(self, asked: list[Any], operation: str, act: Callable[[ClaimRef], Awaitable[Any]]) -> dict[str, Any]:
+        answers: dict[str, Any] = {}
+
+        async def one(message: Any) -> None:
+            uid = message.uid
+            answers[uid] = await self._answer(message, operation, act)
+
+        async with asyncio.TaskGroup() as group:
+            # A uid that is named twice is one claim.
+            for message in {m.uid: m for m in asked}.values():
+                group.create_task(one(message), name=f"{operation} {message.uid}")
+        return answers
+
+    async def _answer(self, message: Any, operation: str, act: Callable[[ClaimRef], Awaitable[Any]]) -> Any:
+        started = time.monotonic()
+        about = {"claim_uid": message.uid}
+        try:
+            with self._metrics.timed(operation):
+                ref = ClaimRef(
+                    namespace=wire.text(message.namespace, "claim namespace"),
+                    name=wire.text(message.name, "claim name"),
+                    uid=ids.parse_claim_uid(wire.text(message.uid, "claim uid")),
+                )
+                about["claim"] = f"{ref.namespace}/{ref.name}"
+                answer = await act(ref)
+        except VgpuError as exc:
+            _log.warning(f"{operation} refused", **about, outcome=type(exc).__name__, reason=str(exc), duration_ms=_ms(started))
+            self._metrics.events.labels(f"{operation}_refused").inc()
+            return str(exc)
+        except Exception:  # noqa: BLE001 - the gRPC boundary, per claim
+            # One claim's fault must not fail the others of the call; kubelet asks again.
+            _log.exception(f"{operation} failed", **about)
+            return f"internal error while trying to {operation} claim {message.uid}; see the log of dra-plugin"
+        _log.info(operation, **about, duration_ms=_ms(started))
+        return answer
+
+
+class DraServiceV1(dra_v1.DraPluginBase):
+    """k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin."""
+
+    def __init__(self, node: DraNode) -> None:
+        self._node = node
+
+    async def node_prepare_resources(
+        self, node_prepare_resources_request: dra_v1.NodePrepareResourcesRequest
+    ) -> dra_v1.NodePrepareResourcesResponse:
+        answers = await self._node.prepare_all(node_prepare_resources_request.claims)
+        return dra_v1.NodePrepareResourcesResponse(
+            claims={
+                uid: dra_v1.NodePrepareResourceResponse(error=answer)
+                if isinstance(answer, str)
+                else dra_v1.NodePrepareResourceResponse(
+                    devices=[dra_v1.Device(**_device(r), share_id=r.share_id or None) for r in answer.results]
+                )
+                for uid, answer in answers.items()
+            }
+        )
+
+    async def node_unprepare_resources(
+        self, node_unprepare_resources_request: dra_v1.NodeUnprepareResourcesRequest
+    ) -> dra_v1.NodeUnprepareResourcesResponse:
+        answers = await self._node.unprepare_all(node_unprepare_resources_request.claims)
+        return dra_v1.NodeUnprepareResourcesResponse(
+            claims={uid: dra_v1.NodeUnprepareResourceResponse(error=error) for uid, error in answers.items()}
+        )
+
+
+class DraServiceV1Beta1(dra_v1beta1.DraPluginBase):
+    """k8s.io.kubelet.pkg.apis.dra.v1beta1.DRAPlugin, for kubelets before 1.34."""
+
+    def __init__(self, node: DraNode) -> None:
+        self._node = node
+
+    async def node_prepare_resources(
+        self, node_prepare_resources_request: dra_v1beta1.NodePrepareResourcesRequest
+    ) -> dra_v1beta1.NodePrepareResourcesResponse:
+        answers = await self._node.prepare_all(node_prepare_resources_request.claims)
+        return dra_v1beta1.NodePrepareResourcesResponse(
+            claims={
+                uid: dra_v1beta1.NodePrepareResourceResponse(error=answer)
+                if isinstance(answer, str)
+                else dra_v1beta1.NodePrepareResourceResponse(devices=[dra_v1beta1.Device(**_device(r)) for r in answer.results])
+                for uid, answer in answers.items()
+            }
+        )
+
+    async def node_unprepare_resources(
+        self, node_unprepare_resources_request: dra_v1beta1.NodeUnprepareResourcesRequest
+    ) -> dra_v1beta1.NodeUnprepareResourcesResponse:
+        answers = await self._node.unprepare_all(node_unprepare_resources_request.claims)
+        return dra_v1beta1.NodeUnprepareResourcesResponse(
+            claims={uid: dra_v1beta1.NodeUnprepareResourceResponse(error=error) for uid, error in answers.items()}
+        )
+
+
+class RegistrationService(pluginregistration.RegistrationBase):
+    """pluginregistration.Registration. Takes no lock: kubelet waits one second for GetInfo."""
+
+    def __init__(self, *, endpoint: str, clock: Callable[[], float]) -> None:
+        self._endpoint = endpoint
+        self._clock = clock
+        self.registered_at_s: float | None = None
+        self.refusal: str = "kubelet has not registered this driver yet"
+
+    async def get_info(self, info_request: pluginregistration.InfoRequest) -> pluginregistration.PluginInfo:
+        return pluginregistration.PluginInfo(
+            type="DRAPlugin",
+            name=inventory.DRIVER,
+            endpoint=self._endpoint,
+            # Services, newest first: an old kubelet takes the first that it knows.
+            supported_versions=["v1.DRAPlugin", "v1beta1.DRAPlugin"],
+        )
+
+    async def notify_registration_status(
+        self, registration_status: pluginregistration.RegistrationStatus
+    ) -> pluginregistration.RegistrationStatusResponse:
+        if registration_status.plugin_registered:
+            self.registered_at_s = self._clock()
+            self.refusal = ""
+            _log.info("registered with kubelet", socket=self._endpoint)
+        else:
+            self.registered_at_s = None
+            self.refusal = f"kubelet refused the registration: {registration_status.error}"
+            _log.error("kubelet refused the registration", socket=self._endpoint, reason=registration_status.error)
+        return pluginregistration.RegistrationStatusResponse()
+
+
+def _device(result: PreparedResult) -> dict[str, Any]:
+    return {
+        "request_names": [ids.main_request(result.request)],
+        "pool_name": result.pool,
+        "device_name": result.device,
+        "cdi_device_ids": [cdi.device_id(result.cdi_device)],
+    }
+
+
+def _ms(started: float) -> float:
+    return round((time.monotonic() - started) * 1000, 2)

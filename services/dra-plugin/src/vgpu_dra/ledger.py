@@ -1,0 +1,108 @@
+"""What this process knows of claims and partitions: the tree's content in memory, and one operation per claim at a time.
+
+The disk is the truth at start; from then on this process is its only writer and the ledger follows each write. Used by worker
+threads; holds no file and no socket.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from vgpu_state.claims import Binding, ClaimRecord
+from vgpu_state.ids import ClaimUid, PartitionName, RuntimeId
+
+_REMEMBERED_S = 600.0  # a runtime repeats nothing that late
+
+
+class Ledger:
+    """Records by claim, bindings by claim and partition, runtime ids that were released."""
+
+    def __init__(self) -> None:
+        self.records: dict[ClaimUid, ClaimRecord] = {}
+        self.quarantined: dict[ClaimUid, str] = {}
+        self._bindings: dict[ClaimUid, dict[PartitionName, Binding]] = {}
+        self._bound_at: dict[RuntimeId, float] = {}
+        self._place_by_runtime_id: dict[RuntimeId, tuple[ClaimUid, PartitionName]] = {}
+        self._released_at: dict[RuntimeId, float] = {}
+        self._locks: dict[ClaimUid, threading.Lock] = {}
+        self._waiting: dict[ClaimUid, int] = {}
+        self._guard = threading.Lock()
+
+    @contextmanager
+    def claim(self, uid: ClaimUid) -> Iterator[None]:
+        """Holds the claim: its record, partitions and CDI file are changed by one thread at a time."""
+        with self._guard:
+            lock = self._locks.setdefault(uid, threading.Lock())
+            self._waiting[uid] = self._waiting.get(uid, 0) + 1
+        try:
+            with lock:
+                yield
+        finally:
+            with self._guard:
+                self._waiting[uid] -= 1
+                if not self._waiting[uid]:
+                    del self._waiting[uid], self._locks[uid]
+
+    def bindings(self, uid: ClaimUid) -> dict[PartitionName, Binding]:
+        """A copy: who holds which partition of the claim."""
+        with self._guard:
+            return dict(self._bindings.get(uid, {}))
+
+    def all_bindings(self) -> list[tuple[ClaimUid, PartitionName, Binding]]:
+        with self._guard:
+            return [(uid, name, b) for uid, held in self._bindings.items() for name, b in held.items()]
+
+    def find(self, runtime_id: RuntimeId) -> tuple[ClaimUid, PartitionName] | None:
+        """Where this runtime container is bound."""
+        with self._guard:
+            return self._place_by_runtime_id.get(runtime_id)
+
+    def bound_at(self, runtime_id: RuntimeId) -> float:
+        """Seconds since boot when the binding was made, or first seen by this process."""
+        with self._guard:
+            return self._bound_at.get(runtime_id, 0.0)
+
+    def bind(self, uid: ClaimUid, name: PartitionName, binding: Binding, *, now_s: float) -> None:
+        """Notes a binding. Another runtime id that held the partition is released by it."""
+        with self._guard:
+            held = self._bindings.setdefault(uid, {})
+            previous = held.get(name)
+            if previous is not None and previous.runtime_id != binding.runtime_id:
+                self._forget(previous.runtime_id, now_s)
+            held[name] = binding
+            self._bound_at.setdefault(binding.runtime_id, now_s)
+            self._place_by_runtime_id[binding.runtime_id] = (uid, name)
+
+    def unbind(self, uid: ClaimUid, name: PartitionName, *, now_s: float) -> None:
+        with self._guard:
+            binding = self._bindings.get(uid, {}).pop(name, None)
+            if binding is not None:
+                self._forget(binding.runtime_id, now_s)
+
+    def drop_claim(self, uid: ClaimUid, *, now_s: float) -> None:
+        """Notes that a claim with all its partitions is gone."""
+        self.records.pop(uid, None)
+        self.quarantined.pop(uid, None)
+        for name in self.bindings(uid):
+            self.unbind(uid, name, now_s=now_s)
+        with self._guard:
+            self._bindings.pop(uid, None)
+
+    def remember_released(self, runtime_id: RuntimeId, *, now_s: float) -> None:
+        """A late Ensure for this id must not bring it back."""
+        with self._guard:
+            self._released_at[runtime_id] = now_s
+            for old in [r for r, at in self._released_at.items() if now_s - at > _REMEMBERED_S]:
+                del self._released_at[old]
+
+    def was_released(self, runtime_id: RuntimeId, *, now_s: float) -> bool:
+        with self._guard:
+            at = self._released_at.get(runtime_id)
+        return at is not None and now_s - at <= _REMEMBERED_S
+
+    def _forget(self, runtime_id: RuntimeId, now_s: float) -> None:
+        self._place_by_runtime_id.pop(runtime_id, None)
+        self._bound_at.pop(runtime_id, None)
+        self._released_at[runtime_id] = now_s

@@ -1,0 +1,64 @@
+"""What dra-plugin counts. One registry per process, made in `app`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from vgpu_state.errors import VgpuError
+
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 45)
+
+
+class Metrics:
+    """Counters and durations of the operations; `registry` is what /metrics shows."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.operations = Histogram(
+            "vgpu_dra_operation_seconds",
+            "Duration of each operation by outcome: ok, or the class of the refusal",
+            ("operation", "outcome"),
+            buckets=_SECONDS,
+            registry=self.registry,
+        )
+        self.drifted = Counter(
+            "vgpu_dra_drifted_containers",
+            "Containers whose limits differ from their grants, at Synchronize",
+            registry=self.registry,
+        )
+        self.unbound = Counter(
+            "vgpu_dra_unbound_containers", "Live vGPU containers without a partition, at Synchronize", registry=self.registry
+        )
+        self.conflicts = Counter(
+            "vgpu_dra_partition_conflicts", "Bindings that disagree with each other: always 0", registry=self.registry
+        )
+        self.events = Counter(
+            "vgpu_dra_events",
+            "What a user should see: quarantine, forced Unprepare, refused containers",
+            ("reason",),
+            registry=self.registry,
+        )
+
+    def gauge(self, name: str, meaning: str, value: Callable[[], float]) -> None:
+        """A number that is asked for when it is scraped."""
+        Gauge(name, meaning, registry=self.registry).set_function(value)
+
+    @contextmanager
+    def timed(self, operation: str) -> Iterator[None]:
+        """Observes how long the block takes and how it ends."""
+        started = time.monotonic()
+        outcome = "ok"
+        try:
+            yield
+        except VgpuError as exc:
+            outcome = type(exc).__name__
+            raise
+        except BaseException:
+            outcome = "fault"
+            raise
+        finally:
+            self.operations.labels(operation, outcome).observe(time.monotonic() - started)

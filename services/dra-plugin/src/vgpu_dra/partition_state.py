@@ -1,0 +1,282 @@
+"""EnsurePartition, RecordStart, ReleasePartition, RecordPids, Synchronize: where partition plans become files.
+
+Runs in worker threads, one operation per claim at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import structlog
+
+from vgpu_daemon.procfs import Procfs
+from vgpu_dra import cdi
+from vgpu_dra.inventory import Inventory
+from vgpu_dra.ledger import Ledger
+from vgpu_dra.policy import admission, limits, partition, start_check
+from vgpu_dra.policy.admission import ContainerFacts, NodeRules
+from vgpu_state import cgroup, ids, pids, vgpu_config
+from vgpu_state.claims import Binding, ClaimRecord, HolderState
+from vgpu_state.container_abi import Mount
+from vgpu_state.errors import PermissionRefused, Superseded, VgpuError
+from vgpu_state.ids import ClaimUid, PartitionName, RuntimeId
+
+_log = structlog.get_logger()
+
+
+class PartitionFiles(Protocol):
+    """What partitions do to the disk."""
+
+    def make_partition(self, uid: ClaimUid, name: PartitionName, *, limits: bytes, binding: Binding) -> None: ...
+    def write_binding(self, uid: ClaimUid, name: PartitionName, binding: Binding) -> None: ...
+    def write_pids(self, uid: ClaimUid, name: PartitionName, pids: bytes) -> bool: ...
+    def read_limits(self, uid: ClaimUid, name: PartitionName) -> bytes | None: ...
+    def discard_partition(self, uid: ClaimUid, name: PartitionName) -> None: ...
+
+
+class NodeView(Protocol):
+    """What the node allows and has now."""
+
+    @property
+    def rules(self) -> NodeRules: ...
+    def inventory(self) -> Inventory: ...
+    def agent_path(self, host_path: str) -> str: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assigned:
+    """A container's partition and what the runtime must add to the container for it."""
+
+    claim_uid: ClaimUid
+    partition: PartitionName
+    mounts: tuple[Mount, ...]
+    env: tuple[tuple[str, str], ...]
+    is_new: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replayed:
+    """A live vGPU container as the runtime's replay has it; `facts` is None when its grants are malformed."""
+
+    runtime_id: RuntimeId
+    facts: ContainerFacts | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """What Synchronize found: containers without a binding, with other limits than their grants give, bindings released."""
+
+    unbound: tuple[RuntimeId, ...]
+    drifted: tuple[RuntimeId, ...]
+    released: tuple[RuntimeId, ...]
+
+
+class Partitions:
+    """The partitions of this node."""
+
+    def __init__(
+        self, *, ledger: Ledger, files: PartitionFiles, node: NodeView, procfs: Procfs, clock: Callable[[], float]
+    ) -> None:
+        self._ledger = ledger
+        self._files = files
+        self._node = node
+        self._procfs = procfs
+        self._clock = clock
+        self._synchronized_session = 0
+
+    def ensure(self, facts: ContainerFacts, *, session: int) -> Assigned:
+        """The container's partition. The same runtime id gets the same answer and nothing is written.
+
+        Raises:
+            VgpuError: as its class says; the message names the container, what was found and what is allowed.
+        """
+        uid = admission.single_claim(facts)
+        with self._ledger.claim(uid):
+            record = self._ledger.records.get(uid)
+            results = admission.granted_results(facts, record)
+            assert record is not None  # granted_results refuses without one
+            inventory = self._node.inventory()
+            admission.check_container(facts, results, rules=self._node.rules, inventory=inventory)
+            if self._ledger.was_released(facts.runtime_id, now_s=self._clock()):
+                raise Superseded(f"{facts} ({facts.runtime_id[:12]}) was released; a new container is needed")
+            plan = partition.plan_ensure(facts, results=results, holders=self._holders(record), session=session)
+            name = ids.partition_name(facts.pod.uid, facts.name)
+            if isinstance(plan, partition.Make):
+                content = limits.container_limits(
+                    results, claim=record.claim, pod=facts.pod, container=facts.name, inventory=inventory
+                )
+                self._make(uid, name, plan, content)
+            return Assigned(
+                claim_uid=uid,
+                partition=name,
+                mounts=partition.adjustment_mounts(record, name, host=self._node.rules.host),
+                env=partition.adjustment_env(plan.binding),
+                is_new=isinstance(plan, partition.Make),
+            )
+
+    def record_start(self, runtime_id: RuntimeId, pid: int) -> Binding:
+        """The binding, complete with the container's cgroup; its PID list holds the first process.
+
+        Raises:
+            PermissionRefused: no partition was made for this container, or the process is not in it.
+            Superseded: the container was stopped or replaced.
+            PreconditionFailed: its mount table does not show our files at our destinations.
+        """
+        uid, name, _ = self._bound(runtime_id)
+        with self._ledger.claim(uid):
+            uid, name, binding = self._bound(runtime_id)
+            who = f"container {binding.container} of pod {binding.pod.namespace}/{binding.pod.name}"
+            if binding.state is HolderState.STOPPED:
+                raise Superseded(f"{who} was stopped; it cannot start again")
+            place = self._procfs.locate(pid)
+            if not isinstance(place, cgroup.ContainerCgroup) or place.container_id != runtime_id:
+                raise PermissionRefused(f"{who}: process {pid} is not in the container's cgroup but in {place!r}")
+            if place.pod_uid != binding.pod.uid:
+                raise PermissionRefused(f"{who}: process {pid} runs in pod {place.pod_uid}, the binding says {binding.pod.uid}")
+            self._check_mounts(uid, name, pid, who)
+            first = {pid, *self._procfs.cgroup_pids(place.path, runtime_id)[: pids.MAX_PIDS - 1]}
+            # PIDs first: a binding that says "started" promises a list that is not empty.
+            self._files.write_pids(uid, name, pids.encode_pids(first))
+            started = replace(binding, cgroup=place.path)
+            if started != binding:
+                self._files.write_binding(uid, name, started)
+                self._ledger.bind(uid, name, started, now_s=self._clock())
+            return started
+
+    def record_pids(self, uid: ClaimUid, name: PartitionName, runtime_id: RuntimeId, found: Collection[int]) -> bool:
+        """Whether the PID list changed.
+
+        Raises:
+            Superseded: this runtime id does not hold the partition, or is stopped.
+            MalformedInput: the list is empty, too long, or holds no PIDs.
+        """
+        encoded = pids.encode_pids(found)
+        with self._ledger.claim(uid):
+            binding = self._ledger.bindings(uid).get(name)
+            if binding is None or binding.runtime_id != runtime_id or binding.state is HolderState.STOPPED:
+                raise Superseded(f"partition {name} of claim {uid} is not held by container {runtime_id[:12]} any more")
+            return self._files.write_pids(uid, name, encoded)
+
+    def stop(self, runtime_id: RuntimeId) -> None:
+        """The container's requests are free, its directory stays. An unknown id is a success."""
+        self._ledger.remember_released(runtime_id, now_s=self._clock())
+        place = self._ledger.find(runtime_id)
+        if place is None:
+            return
+        uid, name = place
+        with self._ledger.claim(uid):
+            binding = self._ledger.bindings(uid).get(name)
+            if binding is None or binding.runtime_id != runtime_id or binding.state is HolderState.STOPPED:
+                return
+            self._write(uid, name, partition.stopped(binding))
+
+    def remove(self, runtime_id: RuntimeId) -> None:
+        """The container's directory is in the trash. An unknown id is a success."""
+        now = self._clock()
+        self._ledger.remember_released(runtime_id, now_s=now)
+        place = self._ledger.find(runtime_id)
+        if place is None:
+            return
+        uid, name = place
+        with self._ledger.claim(uid):
+            binding = self._ledger.bindings(uid).get(name)
+            if binding is not None and binding.runtime_id == runtime_id:
+                self._files.discard_partition(uid, name)
+                self._ledger.unbind(uid, name, now_s=now)
+
+    def synchronize(self, session: int, replayed: Collection[Replayed]) -> Comparison:
+        """Compares what the runtime says lives with what is bound. Releases only what an earlier session left: bound, absent
+        now, and without a process.
+        """
+        present = {r.runtime_id for r in replayed}
+        unbound = tuple(sorted(r.runtime_id for r in replayed if self._ledger.find(r.runtime_id) is None))
+        drifted = tuple(sorted(r.runtime_id for r in replayed if r.runtime_id not in unbound and self.has_drifted(r)))
+        released = [
+            binding.runtime_id
+            for uid, _, binding in self._ledger.all_bindings()
+            if binding.session < session and binding.runtime_id not in present and not self.is_live(binding)
+        ]
+        for runtime_id in released:
+            self.remove(runtime_id)
+        self._synchronized_session = session
+        return Comparison(unbound=unbound, drifted=drifted, released=tuple(sorted(released)))
+
+    def knows_session(self, session: int) -> bool:
+        return session == self._synchronized_session
+
+    def has_drifted(self, container: Replayed) -> bool:
+        """Whether a bound container's limits file differs from what its binding gives, or its grants are malformed."""
+        place = self._ledger.find(container.runtime_id)
+        if place is None or container.facts is None:
+            return True
+        uid, name = place
+        record = self._ledger.records.get(uid)
+        binding = self._ledger.bindings(uid).get(name)
+        if record is None or binding is None:
+            return True
+        granted = [r for r in record.results if r.grant.key in binding.grants]
+        try:
+            content = limits.container_limits(
+                granted, claim=record.claim, pod=binding.pod, container=binding.container, inventory=self._node.inventory()
+            )
+        except VgpuError:
+            return True
+        return self._files.read_limits(uid, name) != vgpu_config.encode_limits(content)
+
+    def is_live(self, binding: Binding) -> bool:
+        """Whether a holder still counts, by its cgroup or by its age before the start."""
+        return partition.is_holder_live(
+            binding,
+            has_processes=bool(self.processes(binding)),
+            age_s=self._clock() - self._ledger.bound_at(binding.runtime_id),
+        )
+
+    def processes(self, binding: Binding) -> tuple[int, ...]:
+        """PIDs in the container's cgroup, by its recorded path or by its id."""
+        return self._procfs.cgroup_pids(binding.cgroup, binding.runtime_id)
+
+    def _holders(self, record: ClaimRecord) -> partition.Holders:
+        bindings = self._ledger.bindings(record.claim.uid)
+        return partition.Holders(
+            record=record,
+            bindings=bindings,
+            live=frozenset(n for n, b in bindings.items() if self.is_live(b)),
+            may_evict=self._synchronized_session != 0,
+        )
+
+    def _make(self, uid: ClaimUid, name: PartitionName, plan: partition.Make, content: vgpu_config.Limits) -> None:
+        for other, binding in plan.evicted.items():
+            self._write(uid, other, binding)
+            _log.warning("dead holder evicted", claim_uid=uid, partition=other, container_id=binding.runtime_id)
+        self._files.make_partition(uid, name, limits=vgpu_config.encode_limits(content), binding=plan.binding)
+        self._ledger.bind(uid, name, plan.binding, now_s=self._clock())
+
+    def _write(self, uid: ClaimUid, name: PartitionName, binding: Binding) -> None:
+        self._files.write_binding(uid, name, binding)
+        self._ledger.bind(uid, name, binding, now_s=self._clock())
+
+    def _bound(self, runtime_id: RuntimeId) -> tuple[ClaimUid, PartitionName, Binding]:
+        place = self._ledger.find(runtime_id)
+        binding = self._ledger.bindings(place[0]).get(place[1]) if place else None
+        if place is None or binding is None or binding.runtime_id != runtime_id:
+            raise PermissionRefused(
+                f"container {runtime_id[:12]} has no partition: it was created while nri-plugin was away, or has been released"
+            )
+        return *place, binding
+
+    def _check_mounts(self, uid: ClaimUid, name: PartitionName, pid: int, who: str) -> None:
+        record = self._ledger.records[uid]
+        own = self._procfs.mounts("self")
+        by_destination: Mapping[str, Mount] = {
+            m.destination: m
+            for m in (
+                *cdi.claim_mounts(uid, host=self._node.rules.host, library_version=self._node.rules.library_version),
+                *partition.adjustment_mounts(record, name, host=self._node.rules.host),
+            )
+        }
+        expected = [
+            start_check.expect(m, agent_path=self._node.agent_path(m.source), own_mounts=own) for m in by_destination.values()
+        ]
+        start_check.check_mount_table(self._procfs.mounts(pid), expected, who=who)

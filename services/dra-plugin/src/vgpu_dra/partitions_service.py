@@ -1,0 +1,134 @@
+"""nri-plugin's calls: vgpu.partitions.v1 on its private socket. Thin: decode, hand to a worker, encode, one log line."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Protocol, TypeVar
+
+import structlog
+from grpclib.const import Handler
+
+from vgpu_daemon.grpc_server import unary
+from vgpu_dra import wire
+from vgpu_dra.metrics import Metrics
+from vgpu_dra.partition_state import Partitions
+from vgpu_proto import partitions
+from vgpu_state import ids
+from vgpu_state.errors import MalformedInput, VgpuError
+
+_log = structlog.get_logger()
+_T = TypeVar("_T")
+_SERVICE = "/vgpu.partitions.v1.Partitions/"
+
+
+class Workers(Protocol):
+    """Runs a blocking operation to its end on a worker thread, also when the caller goes away."""
+
+    def run(self, work: Callable[[], _T]) -> Awaitable[_T]: ...
+
+
+class PartitionsService:
+    """Serves EnsurePartition, RecordStart, ReleasePartition, Synchronize and RenewSession."""
+
+    def __init__(self, state: Partitions, workers: Workers, metrics: Metrics, *, after_removal: Callable[[], None]) -> None:
+        self._state = state
+        self._workers = workers
+        self._metrics = metrics
+        self._after_removal = after_removal
+        self.recent: list[dict[str, object]] = []
+
+    async def ensure(self, request: partitions.EnsurePartitionRequest) -> partitions.EnsurePartitionResponse:
+        container = request.container
+        about = {"container_id": container.runtime_id, "pod_uid": container.pod.uid, "container": container.name}
+        answer = await self._logged(
+            "ensure",
+            about,
+            lambda: self._state.ensure(wire.container_facts(container), session=request.session),
+            found=lambda a: {"claim_uid": a.claim_uid, "partition": a.partition, "is_new": a.is_new},
+        )
+        if answer.is_new:
+            self._after_removal()  # the directory that it replaced, if any
+        return wire.assigned(answer)
+
+    async def record_start(self, request: partitions.RecordStartRequest) -> partitions.RecordStartResponse:
+        await self._logged(
+            "record_start",
+            {"container_id": request.runtime_id, "pid": request.pid},
+            lambda: self._state.record_start(ids.parse_runtime_id(request.runtime_id), request.pid),
+            found=lambda b: {"pod_uid": b.pod.uid, "container": b.container},
+        )
+        return partitions.RecordStartResponse()
+
+    async def release(self, request: partitions.ReleasePartitionRequest) -> partitions.ReleasePartitionResponse:
+        stages = {
+            partitions.ReleasePartitionRequest.STOPPED: self._state.stop,
+            partitions.ReleasePartitionRequest.REMOVED: self._state.remove,
+        }
+        act = stages.get(request.stage)
+        if act is None:
+            raise MalformedInput(f"stage is {request.stage}; expected STOPPED or REMOVED")
+        name = partitions.ReleasePartitionRequest.Stage.Name(request.stage).lower()
+        about = {"container_id": request.runtime_id, "stage": name}
+        await self._logged("release", about, lambda: act(ids.parse_runtime_id(request.runtime_id)))
+        self._after_removal()
+        return partitions.ReleasePartitionResponse()
+
+    async def synchronize(self, request: partitions.SynchronizeRequest) -> partitions.SynchronizeResponse:
+        answer = await self._logged(
+            "synchronize",
+            {"session": request.session, "containers": len(request.containers)},
+            lambda: self._state.synchronize(request.session, [wire.replayed(c) for c in request.containers]),
+            found=lambda c: {"unbound": list(c.unbound), "drifted": list(c.drifted), "released": list(c.released)},
+        )
+        self._metrics.unbound.inc(len(answer.unbound))
+        self._metrics.drifted.inc(len(answer.drifted))
+        self._after_removal()
+        return wire.comparison(answer)
+
+    async def renew(self, request: partitions.RenewSessionRequest) -> partitions.RenewSessionResponse:
+        return partitions.RenewSessionResponse(is_known=self._state.knows_session(request.session))
+
+    def __mapping__(self) -> dict[str, Handler]:
+        return {
+            _SERVICE + "EnsurePartition": unary(
+                self.ensure, partitions.EnsurePartitionRequest, partitions.EnsurePartitionResponse
+            ),
+            _SERVICE + "RecordStart": unary(self.record_start, partitions.RecordStartRequest, partitions.RecordStartResponse),
+            _SERVICE + "ReleasePartition": unary(
+                self.release, partitions.ReleasePartitionRequest, partitions.ReleasePartitionResponse
+            ),
+            _SERVICE + "Synchronize": unary(self.synchronize, partitions.SynchronizeRequest, partitions.SynchronizeResponse),
+            _SERVICE + "RenewSession": unary(self.renew, partitions.RenewSessionRequest, partitions.RenewSessionResponse),
+        }
+
+    async def _logged(
+        self,
+        operation: str,
+        about: Mapping[str, object],
+        work: Callable[[], _T],
+        *,
+        found: Callable[[_T], dict[str, object]] = lambda _: {},
+    ) -> _T:
+        """`work`'s result; one line says what came of it."""
+        started = time.monotonic()
+        try:
+            with self._metrics.timed(operation):
+                answer = await self._workers.run(work)
+        except VgpuError as exc:
+            refusal = {"outcome": type(exc).__name__, "reason": str(exc)}
+            _log.warning(f"{operation} refused", **about, **refusal, duration_ms=_ms(started))
+            self._metrics.events.labels(f"{operation}_refused").inc()
+            self._note(operation, {**about, **refusal}, started)
+            raise
+        _log.info(operation, **about, **found(answer), duration_ms=_ms(started))
+        self._note(operation, {**about, **found(answer), "outcome": "ok"}, started)
+        return answer
+
+    def _note(self, operation: str, what: dict[str, object], started: float) -> None:
+        self.recent.append({"operation": operation, **what, "duration_ms": _ms(started)})
+        del self.recent[:-200]
+
+
+def _ms(started: float) -> float:
+    return round((time.monotonic() - started) * 1000, 2)

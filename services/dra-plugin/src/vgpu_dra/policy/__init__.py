@@ -1,0 +1,1 @@
+"""Pure decisions: what to do, never doing it."""

@@ -1,0 +1,227 @@
+"""May this container have what its grants say? Pure: everything it shows is compared with what the claim's record holds.
+
+Nothing a container says is believed. A grant counts by its nonce, which only Prepare's CDI edits deliver; a nonce can be copied
+by who can exec into its holder, so the container must also have been given the GPU's device node.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import hmac
+import posixpath
+import re
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from vgpu_dra import cdi
+from vgpu_dra.inventory import Inventory
+from vgpu_state import container_abi
+from vgpu_state.claims import ClaimRecord, ClaimState, PodRef, PreparedResult
+from vgpu_state.container_abi import Mount
+from vgpu_state.errors import MalformedInput, PermissionRefused, PreconditionFailed
+from vgpu_state.grants import ShownGrant
+from vgpu_state.ids import ClaimUid, ContainerName, RuntimeId
+from vgpu_state.layout import Layout
+
+_GPU_NODE = re.compile(r"/dev/nvidia(\d+)\Z")
+_NVIDIA_MAJOR = 195
+_NVIDIA_CONTROL_MINOR = 255
+
+OUR_DESTINATIONS = (
+    container_abi.MANAGER_DIR,
+    container_abi.REGISTRY_DIR,
+    container_abi.LIBRARY,
+    container_abi.PRELOAD_LIST,
+    container_abi.CONFIG_DIR,
+    *container_abi.SCRATCH_DIRS,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownDevice:
+    """A device node that the container is given."""
+
+    path: str
+    major: int
+    minor: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerFacts:
+    """A container about to be created, as the runtime shows it after the CDI edits."""
+
+    runtime_id: RuntimeId
+    name: ContainerName
+    pod: PodRef
+    runtime_handler: str
+    grants: tuple[ShownGrant, ...]
+    mounts: tuple[Mount, ...]
+    devices: tuple[ShownDevice, ...]
+    allows_all_devices: bool
+
+    def __str__(self) -> str:
+        return f"container {self.name} of pod {self.pod.namespace}/{self.pod.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeRules:
+    """What this node allows, and which host paths belong to us."""
+
+    host: Layout
+    library_version: str
+    private_paths: tuple[str, ...]
+    runtime_handlers: tuple[str, ...]
+    allows_privileged: bool
+
+
+def single_claim(facts: ContainerFacts) -> ClaimUid:
+    """The one claim that all grants are of.
+
+    Raises:
+        PreconditionFailed: they are of several claims.
+    """
+    uids = sorted({g.claim_uid for g in facts.grants})
+    if len(uids) != 1:
+        raise PreconditionFailed(f"{facts} shows grants of {len(uids)} claims ({', '.join(uids)}); one vGPU claim is allowed")
+    return uids[0]
+
+
+def granted_results(facts: ContainerFacts, record: ClaimRecord | None) -> tuple[PreparedResult, ...]:
+    """The prepared results that the grants give, in the claim's order.
+
+    Raises:
+        PermissionRefused: the claim is not prepared here, or a grant is not one that Prepare gave.
+    """
+    if record is None or record.state is not ClaimState.PREPARED:
+        uid = facts.grants[0].claim_uid
+        raise PermissionRefused(f"{facts} shows a grant of claim {uid}, which is not prepared on this node")
+    by_key = record.result_by_key()
+    for grant in facts.grants:
+        result = by_key.get(grant.key)
+        if (
+            result is None
+            or result.request != grant.request
+            or not hmac.compare_digest(result.grant.nonce.encode(), grant.nonce.encode())
+        ):
+            raise PermissionRefused(f"{facts}: grant {grant.key} of claim {record.claim} is unknown; it was not given by Prepare")
+    shown = {g.key for g in facts.grants}
+    return tuple(r for r in record.results if r.grant.key in shown)
+
+
+def check_container(facts: ContainerFacts, results: Iterable[PreparedResult], *, rules: NodeRules, inventory: Inventory) -> None:
+    """Returns when nothing the container is given could widen its slice or reach into ours.
+
+    Raises:
+        PreconditionFailed, PermissionRefused: naming the container, what was found and what is allowed.
+    """
+    _check_handler(facts, rules)
+    _check_privileged(facts, rules)
+    _check_devices(facts, tuple(results), inventory)
+    _check_mounts(facts, rules)
+
+
+def _check_handler(facts: ContainerFacts, rules: NodeRules) -> None:
+    if not any(fnmatch.fnmatchcase(facts.runtime_handler, pattern) for pattern in rules.runtime_handlers):
+        allowed = ", ".join(repr(p) for p in rules.runtime_handlers)
+        raise PreconditionFailed(
+            f"{facts} runs under runtime handler {facts.runtime_handler!r}, where mounts may not hold; allowed are {allowed} "
+            "(--runtime-handlers)"
+        )
+
+
+def _check_privileged(facts: ContainerFacts, rules: NodeRules) -> None:
+    has_writable_sys = any(m.destination == "/sys" and "ro" not in m.options for m in facts.mounts)
+    if facts.allows_all_devices and has_writable_sys and not rules.allows_privileged:
+        raise PreconditionFailed(
+            f"{facts} is privileged (writable /sys, every device allowed): it could undo its limits and change the library of "
+            "all others; make it unprivileged or set --allow-privileged=true"
+        )
+
+
+def _check_devices(facts: ContainerFacts, results: Collection[PreparedResult], inventory: Inventory) -> None:
+    minor_by_gpu = {g.uuid: g.minor for g in inventory.gpus}
+    granted = {minor_by_gpu.get(r.gpu_uuid): r for r in results}
+    found = {n for d in facts.devices if (n := _gpu_minor(d)) is not None}
+    for minor, result in granted.items():
+        if minor is None:
+            raise PreconditionFailed(f"{facts}: GPU {result.gpu_uuid} of request {result.request} is not on this node any more")
+        if minor not in found:
+            raise PermissionRefused(
+                f"{facts} shows a grant of request {result.request} and was not given its device /dev/nvidia{minor}: the grant "
+                "is another container's"
+            )
+    if foreign := sorted(found - set(granted)):
+        raise PreconditionFailed(
+            f"{facts} also sees /dev/nvidia{foreign[0]}, for which it has no grant: the enforcement library stops a process that "
+            "sees a GPU without limits; remove the device or the claim that brings it"
+        )
+
+
+def _gpu_minor(device: ShownDevice) -> int | None:
+    """The GPU that a node opens: by its usual name, or under any name by NVIDIA's major number."""
+    if match := _GPU_NODE.match(posixpath.normpath(device.path)):
+        return int(match.group(1))
+    if device.major == _NVIDIA_MAJOR and 0 <= device.minor < _NVIDIA_CONTROL_MINOR - 1:
+        return device.minor
+    return None
+
+
+def _check_mounts(facts: ContainerFacts, rules: NodeRules) -> None:
+    ours = {
+        (m.destination, m.source)
+        for uid in {g.claim_uid for g in facts.grants}
+        for m in cdi.claim_mounts(uid, host=rules.host, library_version=rules.library_version)
+    }
+    for mount in facts.mounts:
+        if (mount.destination, mount.source) not in ours:
+            _check_destination(facts, mount)
+            _check_source(facts, mount, rules)
+
+
+def _check_destination(facts: ContainerFacts, mount: Mount) -> None:
+    place = posixpath.normpath("/" + mount.destination.lstrip("/"))
+    if place == "/tmp":
+        if "ro" in mount.options:
+            raise PreconditionFailed(
+                f"{facts} mounts a read-only volume at /tmp, where the enforcement library keeps its scratch; make it writable"
+            )
+        return
+    for ours in OUR_DESTINATIONS:
+        if place == ours or is_below(place, ours) or is_below(ours, place):
+            raise PreconditionFailed(
+                f"{facts} has a mount at {mount.destination!r}, which would hide or replace ours at {ours}; choose another "
+                "mountPath"
+            )
+
+
+def _check_source(facts: ContainerFacts, mount: Mount, rules: NodeRules) -> None:
+    if not mount.source.startswith("/") or not _is_bind(mount):
+        return
+    source = posixpath.normpath(mount.source)
+    for private in rules.private_paths:
+        if source == private or is_below(source, private) or is_below(private, source):
+            raise PreconditionFailed(
+                f"{facts} mounts host path {mount.source!r}, which reaches {private}: no container may see the node's vGPU, "
+                "CDI or kubelet plug-in files"
+            )
+
+
+def _is_bind(mount: Mount) -> bool:
+    return mount.type in ("", "bind", "none") or "bind" in mount.options or "rbind" in mount.options
+
+
+def is_below(path: str, parent: str) -> bool:
+    """Whether a clean absolute path lies strictly below another."""
+    return path != parent and path.startswith(parent.rstrip("/") + "/")
+
+
+def parse_runtime_handlers(text: str) -> tuple[str, ...]:
+    """The patterns of --runtime-handlers; the empty one is the runtime's plain handler.
+
+    Raises:
+        MalformedInput: a pattern holds white space.
+    """
+    patterns = tuple(text.split(","))
+    if any(re.search(r"\s", p) for p in patterns):
+        raise MalformedInput(f"--runtime-handlers is {text!r}; expected patterns joined by commas, without spaces")
+    return patterns

@@ -1,0 +1,48 @@
+"""Shares → the limits file of one container: capacity arithmetic, and which slot holds what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from vgpu_dra.inventory import Gpu, Inventory
+from vgpu_state.claims import ClaimRef, PodRef, PreparedResult
+from vgpu_state.errors import PreconditionFailed
+from vgpu_state.ids import ContainerName
+from vgpu_state.vgpu_config import Limits, Slot
+
+WHOLE_CORES_PERCENT = 100
+
+
+def container_limits(
+    shares: Iterable[PreparedResult], *, claim: ClaimRef, pod: PodRef, container: ContainerName, inventory: Inventory
+) -> Limits:
+    """One slot per GPU, at its NVML index: the sum of this container's shares, capped at the device.
+
+    Raises:
+        PreconditionFailed: a GPU of the claim is not on the node any more.
+    """
+    slots: dict[int, Slot] = {}
+    for share in shares:
+        gpu = inventory.by_uuid(share.gpu_uuid)
+        if gpu is None:
+            raise PreconditionFailed(f"claim {claim} request {share.request}: GPU {share.gpu_uuid} is not on this node any more")
+        slots[gpu.index] = _added(slots.get(gpu.index), share, gpu)
+    return Limits(
+        pod_uid=pod.uid,
+        pod_name=pod.name,
+        pod_namespace=pod.namespace,
+        container_name=container,
+        driver_version=inventory.driver_version,
+        cuda_version=inventory.cuda_version,
+        slots=slots,
+    )
+
+
+def _added(slot: Slot | None, share: PreparedResult, gpu: Gpu) -> Slot:
+    memory = share.consumed.memory_bytes + (slot.memory_bytes if slot else 0)
+    cores = share.consumed.cores_percent + (slot.cores_percent if slot else 0)
+    return Slot(
+        uuid=gpu.uuid,
+        memory_bytes=min(memory, gpu.memory_bytes),  # the library does not cap it
+        cores_percent=min(cores, WHOLE_CORES_PERCENT),
+    )

@@ -1,0 +1,35 @@
+"""registry's call: vgpu.registrations.v1 on its private socket."""
+
+from __future__ import annotations
+
+import structlog
+
+from vgpu_dra import wire
+from vgpu_dra.metrics import Metrics
+from vgpu_dra.partition_state import Partitions
+from vgpu_dra.partitions_service import Workers
+from vgpu_proto import registrations
+from vgpu_state.errors import VgpuError
+
+_log = structlog.get_logger()
+
+
+class RegistrationsService(registrations.RegistrationsBase):
+    """Serves RecordPids."""
+
+    def __init__(self, state: Partitions, workers: Workers, metrics: Metrics) -> None:
+        self._state = state
+        self._workers = workers
+        self._metrics = metrics
+
+    async def record_pids(self, record_pids_request: registrations.RecordPidsRequest) -> registrations.RecordPidsResponse:
+        uid, partition, runtime_id, pids = wire.recorded_pids(record_pids_request)
+        about = {"claim_uid": uid, "partition": partition, "container_id": runtime_id, "pids": len(pids)}
+        try:
+            with self._metrics.timed("record_pids"):
+                changed = await self._workers.run(lambda: self._state.record_pids(uid, partition, runtime_id, pids))
+        except VgpuError as exc:
+            _log.warning("record_pids refused", **about, reason=str(exc))
+            raise
+        _log.info("record_pids", **about, changed=changed)
+        return registrations.RecordPidsResponse(changed=changed)

@@ -1,0 +1,101 @@
+"""What happens before anything is served: the views compared, the skeleton made, the predecessor's tree understood."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import structlog
+
+from vgpu_daemon.run import StartFailed
+from vgpu_dra.effects.claims_tree import ClaimsTree
+from vgpu_dra.ledger import Ledger
+from vgpu_dra.policy.recovery import FoundClaim, plan_recovery
+from vgpu_state.bindings import BindingUnusable
+from vgpu_state.claims import Binding, ClaimRecord
+from vgpu_state.errors import StorageFailed
+from vgpu_state.ids import ClaimUid, PartitionName
+from vgpu_state.layout import Layout
+from vgpu_state.reader import ClaimsReader
+from vgpu_state.records import RecordUnusable
+
+_log = structlog.get_logger()
+
+
+def compare_views(agent: Layout, host: Layout, host_root: str) -> None:
+    """Returns when both views of the manager directory are one directory.
+
+    Raises:
+        StartFailed: they are two: mount sources would lead the runtime elsewhere.
+    """
+    if not host_root:
+        _log.info("views of the manager directory are not compared", reason="--host-root is empty")
+        return
+    seen_by_host = Path(host_root) / str(host.root).lstrip("/")
+    try:
+        ours, theirs = Path(agent.root).stat(), seen_by_host.stat()
+    except OSError as exc:
+        raise StartFailed(
+            f"cannot compare the manager directory with the host's: {exc.filename}: {exc.strerror} "
+            "(--manager-dir, --host-manager-dir, --host-root)"
+        ) from exc
+    if (ours.st_dev, ours.st_ino) != (theirs.st_dev, theirs.st_ino):
+        raise StartFailed(
+            f"--manager-dir {agent.root} is not the host's {host.root}: the runtime would mount another directory; mount "
+            "that one here or correct --host-manager-dir"
+        )
+
+
+def recover(tree: ClaimsTree, reader: ClaimsReader, ledger: Ledger, *, boot_id: str, clock: Callable[[], float]) -> None:
+    """Fills the ledger from the disk and makes every claim fully prepared or fully undone.
+
+    Raises:
+        StorageFailed: the disk refused.
+    """
+    removed = tree.remove_leftovers()
+    found = {uid: _found(reader, uid) for uid in reader.claim_uids()}
+    plan = plan_recovery(found, boot_id=boot_id)
+    for uid, partition in plan.discarded:
+        tree.discard_partition(uid, partition)
+    for uid in plan.undone:
+        tree.remove_claim(uid)
+    for record in plan.renewed.values():
+        tree.write_record(record)
+    known = {str(uid) for uid in (*plan.kept, *plan.renewed, *plan.quarantined)}
+    orphans = [uid for uid in tree.spec_claims() if uid not in known]
+    for orphan in orphans:
+        tree.remove_spec(orphan)
+    ledger.records.update(plan.kept)
+    ledger.records.update(plan.renewed)
+    ledger.quarantined.update(plan.quarantined)
+    for uid, bindings in plan.bindings.items():
+        for name, binding in bindings.items():
+            ledger.bind(uid, name, binding, now_s=clock())
+    for uid, reason in plan.quarantined.items():
+        _log.error("claim quarantined", claim_uid=uid, reason=reason)
+    _log.info(
+        "recovered",
+        claims=len(ledger.records),
+        quarantined=len(plan.quarantined),
+        undone=list(plan.undone),
+        rebooted=len(plan.renewed),
+        partitions_discarded=len(plan.discarded),
+        orphan_specs=orphans,
+        leftovers=removed,
+    )
+
+
+def _found(reader: ClaimsReader, uid: ClaimUid) -> FoundClaim:
+    record: ClaimRecord | str | None
+    try:
+        record = reader.record(uid)
+    except (RecordUnusable, StorageFailed) as exc:
+        record = str(exc)
+    bindings: dict[PartitionName, Binding | None] = {}
+    for name in reader.partitions(uid):
+        try:
+            bindings[name] = reader.binding(uid, name)
+        except BindingUnusable as exc:
+            _log.error("binding unusable", claim_uid=uid, partition=name, reason=str(exc))
+            bindings[name] = None
+    return FoundClaim(record=record, bindings=bindings)
