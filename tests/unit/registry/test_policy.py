@@ -41,9 +41,7 @@ PLACE = ContainerCgroup(pod_uid=POD, container_id=ID, path=f"/kubepods/pod{POD}/
         ),
         (
             Look(pid=0, ticks_before=None, place=None, ticks_after=None),
-            Denied(
-                reason="the caller's process is not visible here: registry needs the host's PID namespace (hostPID: true)"
-            ),
+            Denied(reason="the caller's process is not visible here: registry needs the host's PID namespace (hostPID: true)"),
         ),
         (
             Look(pid=42, ticks_before=None, place=None, ticks_after=None),
@@ -67,9 +65,7 @@ PLACE = ContainerCgroup(pod_uid=POD, container_id=ID, path=f"/kubepods/pod{POD}/
         ),
         (
             Look(pid=42, ticks_before=7000, place=replace(PLACE, container_id=None), ticks_after=7000),
-            NotYet(
-                reason="process 42 is in pod 11111111-1111-4111-8111-111111111111, not yet in the cgroup of a container"
-            ),
+            NotYet(reason="process 42 is in pod 11111111-1111-4111-8111-111111111111, not yet in the cgroup of a container"),
         ),
     ],
 )

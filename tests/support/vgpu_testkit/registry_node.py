@@ -1,0 +1,248 @@
+"""A node as registry sees it: a claims tree, a proc-shaped tree, cgroup files, and a stand-in for dra-plugin's socket.
+
+Knows nothing of how registry works: it writes what the kernel and dra-plugin would have written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import aiohttp
+from grpclib.client import Channel
+from grpclib.exceptions import GRPCError
+
+from vgpu_daemon import sockets
+from vgpu_daemon.grpc_server import GrpcServer, Limits
+from vgpu_proto.registrations import RecordPidsRequest, RecordPidsResponse, RegistrationsBase
+from vgpu_proto.registry import ContainerDeviceRequest, ContainerDeviceResponse, VDeviceRegistryStub
+from vgpu_state import bindings, ids, pids
+from vgpu_state.claims import Binding, HolderState, PodRef
+from vgpu_state.ids import ClaimUid, ContainerName, GrantKey, PartitionName, PodUid, RuntimeId
+from vgpu_state.layout import Layout
+
+_CONNECTOR = """
+import array, socket, sys
+out = socket.socket(fileno=int(sys.argv[1]))
+s = socket.socket(socket.AF_UNIX)
+s.connect(sys.argv[2])
+out.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [s.fileno()]))])
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeContainer:
+    """A container of one vGPU claim, numbered: equal numbers give equal ids."""
+
+    claim_uid: ClaimUid
+    pod_uid: PodUid
+    name: ContainerName
+    runtime_id: RuntimeId
+    cgroup: str
+
+    @property
+    def partition(self) -> PartitionName:
+        return ids.partition_name(self.pod_uid, self.name)
+
+    def binding(self) -> Binding:
+        return Binding(
+            pod=PodRef(uid=self.pod_uid, namespace="team-a", name="train-0"),
+            container=self.name,
+            runtime_id=self.runtime_id,
+            session=1,
+            cgroup=self.cgroup,
+            state=HolderState.CREATED,
+            grants=(GrantKey("0123456789abcdef"),),
+        )
+
+
+def node_container(number: int, *, name: str = "main") -> NodeContainer:
+    pod_uid = PodUid(f"{number:08d}-1111-4111-8111-111111111111")
+    runtime_id = RuntimeId(f"{number:064x}")
+    return NodeContainer(
+        claim_uid=ClaimUid(f"{number:08d}-3333-4333-8333-333333333333"),
+        pod_uid=pod_uid,
+        name=ContainerName(name),
+        runtime_id=runtime_id,
+        cgroup=f"/kubepods/burstable/pod{pod_uid}/{runtime_id}",
+    )
+
+
+class RegistryNode:
+    """The trees below `root`, which must be a short path: sockets are made there."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.layout = Layout(PurePosixPath(root / "m"))
+        self.proc = root / "proc"
+        self.cgroups = root / "cgroup"
+        self.run_dir = root / "run"
+        for folder in (Path(self.layout.root), self.proc, self.cgroups, self.run_dir):
+            folder.mkdir()
+
+    @property
+    def socket(self) -> Path:
+        return Path(self.layout.registry_socket)
+
+    @property
+    def argv(self) -> list[str]:
+        """The options that make registry see this node."""
+        return [
+            f"--manager-dir={self.layout.root}",
+            f"--run-dir={self.run_dir}",
+            f"--proc-root={self.proc}",
+            f"--cgroup-root={self.cgroups}",
+        ]
+
+    def process(self, pid: int, cgroup: str, *, ticks: int = 1000) -> None:
+        """`pid` runs in `cgroup` since `ticks`."""
+        folder = self.proc / str(pid)
+        folder.mkdir(exist_ok=True)
+        (folder / "stat").write_text(f"{pid} (a b) c) S {'0 ' * 18}{ticks} 0\n")
+        (folder / "cgroup").write_text(f"0::{cgroup}\n")
+
+    def opens_gpu(self, pid: int) -> None:
+        """`pid` has a GPU's device node open."""
+        (self.proc / str(pid) / "fd").mkdir(parents=True, exist_ok=True)
+        os.symlink("/dev/nvidia0", self.proc / str(pid) / "fd" / "3")
+
+    def populate(self, cgroup: str, pids_there: Collection[int]) -> None:
+        """The cgroup has exactly these processes."""
+        folder = self.cgroups / cgroup.lstrip("/")
+        folder.mkdir(parents=True, exist_ok=True)
+        _replace(folder / "cgroup.procs", "".join(f"{pid}\n" for pid in pids_there).encode())
+
+    def runs(self, container: NodeContainer, pids_there: Collection[int]) -> None:
+        """The container runs these processes, and /proc shows them in it."""
+        for pid in pids_there:
+            self.process(pid, container.cgroup)
+        self.populate(container.cgroup, pids_there)
+
+    def bind(self, container: NodeContainer, **changes: Any) -> None:
+        """dra-plugin has bound the container; `changes` to the binding of a started one."""
+        self.write_binding(container, bindings.encode_binding(replace(container.binding(), **changes)))
+
+    def write_binding(self, container: NodeContainer, raw: bytes) -> None:
+        partition = Path(self.layout.partition(container.claim_uid, container.partition))
+        (partition / "config").mkdir(parents=True, exist_ok=True)
+        _replace(partition / "binding.json", raw)
+
+    def recorded(self, container: NodeContainer) -> tuple[int, ...]:
+        """What pids.config of the container holds."""
+        return pids.decode_pids(Path(self.layout.pids(container.claim_uid, container.partition)).read_bytes())
+
+    async def debug(self, path: str) -> tuple[int, Any]:
+        """Status and JSON (text, where it is none) of a page of registry's debug socket."""
+        connector = aiohttp.UnixConnector(str(self.run_dir / "debug" / "registry.sock"))
+        async with aiohttp.ClientSession(connector=connector) as session, session.get(f"http://registry{path}") as answer:
+            is_json = answer.content_type == "application/json"
+            return answer.status, await (answer.json() if is_json else answer.text())
+
+    async def until_ready(self) -> None:
+        await self.until(self._is_ready)
+
+    async def until_held(self, count: int, *, reason: str = "") -> None:
+        """Returns once `count` calls are held for a reason that has the words."""
+
+        async def is_held() -> bool:
+            _, held = await self.debug("/debug/held")
+            return sum(1 for call in held if reason in call["reason"]) >= count
+
+        await self.until(is_held)
+
+    async def until_none_held(self) -> None:
+        async def is_idle() -> bool:
+            return not (await self.debug("/debug/held"))[1]
+
+        await self.until(is_idle)
+
+    async def until(self, condition: Callable[[], Awaitable[bool]]) -> None:
+        async with asyncio.timeout(10):
+            while not await condition():  # noqa: ASYNC110 - another process has no event to set
+                await asyncio.sleep(0.01)
+
+    async def _is_ready(self) -> bool:
+        try:
+            return (await self.debug("/readyz"))[0] == 200
+        except aiohttp.ClientError:
+            return False
+
+
+@dataclass(slots=True)
+class DraStandIn(RegistrationsBase):
+    """dra-plugin's Registrations: keeps what it was sent, writes pids.config, or refuses with `refusal`."""
+
+    node: RegistryNode
+    requests: list[RecordPidsRequest] = field(default_factory=list)
+    refusal: GRPCError | None = None
+
+    async def record_pids(self, record_pids_request: RecordPidsRequest) -> RecordPidsResponse:
+        self.requests.append(record_pids_request)
+        if self.refusal is not None:
+            raise self.refusal
+        request = record_pids_request
+        path = Path(self.node.layout.pids(ClaimUid(request.claim_uid), PartitionName(request.partition)))
+        _replace(path, pids.encode_pids(request.pids))
+        return RecordPidsResponse(changed=True)
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[None]:
+        """Answers on the private socket while the context lasts."""
+        path = self.node.run_dir / "registrations" / "claims.sock"
+        path.parent.mkdir(exist_ok=True)
+        server = GrpcServer([self], name="dra stand-in", limits=Limits())
+        await server.start(sockets.publish(path, mode=0o600))
+        try:
+            yield
+        finally:
+            await server.stop(1.0)
+
+
+class ConnectedChannel(Channel):
+    """A channel over a socket that somebody else connected."""
+
+    def __init__(self, connected: socket.socket) -> None:
+        super().__init__(path="/")
+        self._dialled = connected
+
+    async def _create_connection(self) -> Any:
+        _, protocol = await self._loop.create_unix_connection(self._protocol_factory, sock=self._dialled)
+        return protocol
+
+
+def connect_as_another(path: Path) -> tuple[socket.socket, int]:
+    """A connection to `path` made by another process, whose PID the kernel will name to the server, and that PID."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        argv = [sys.executable, "-S", "-E", "-c", _CONNECTOR, str(theirs.fileno()), str(path)]
+        child = subprocess.Popen(argv, pass_fds=[theirs.fileno()])
+        _, fds, _, _ = socket.recv_fds(ours, 1, 1)
+        child.wait(10)
+    return socket.socket(fileno=fds[0]), child.pid
+
+
+async def register(
+    channel: Channel, container: NodeContainer, *, said: Mapping[str, str] | None = None, timeout_s: float = 12.0
+) -> None:
+    """What the container's device-client does; `said` replaces fields of what it says of itself.
+
+    Raises:
+        GRPCError: registry refused.
+    """
+    words = {"pod_uid": str(container.pod_uid), "container_name": str(container.name)} | dict(said or {})
+    answer = await VDeviceRegistryStub(channel).register_container_device(ContainerDeviceRequest(**words), timeout=timeout_s)
+    assert isinstance(answer, ContainerDeviceResponse)
+
+
+def _replace(path: Path, raw: bytes) -> None:
+    staged = path.with_name(f".new-{path.name}")
+    staged.write_bytes(raw)
+    staged.rename(path)

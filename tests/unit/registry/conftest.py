@@ -1,0 +1,73 @@
+"""A node on disk and the registry process's parts on real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import subprocess
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+
+import pytest
+from grpclib.client import Channel
+
+from vgpu_registry import app
+from vgpu_registry.config import parse_config
+from vgpu_testkit.registry_node import DraStandIn, RegistryNode
+
+REPOSITORY = Path(__file__).parents[3]
+
+
+@pytest.fixture(scope="session")
+def device_client() -> Path:
+    """The static C program that stands in for the enforcement library's client, up to date."""
+    subprocess.run(["make", "--silent", "-C", str(REPOSITORY / "tests/native")], check=True)
+    return REPOSITORY / "build/native/device-client"
+
+
+@pytest.fixture
+def node() -> Iterator[RegistryNode]:
+    root = Path(tempfile.mkdtemp(prefix="vr-"))  # pytest's own folders are too long for socket addresses
+    yield RegistryNode(root)
+    shutil.rmtree(root)
+
+
+@pytest.fixture
+async def dra(node: RegistryNode) -> AsyncIterator[DraStandIn]:
+    stand_in = DraStandIn(node)
+    async with stand_in.serving():
+        yield stand_in
+
+
+@pytest.fixture
+def serving(node: RegistryNode) -> Callable[[], AbstractAsyncContextManager[asyncio.Event]]:
+    """Starts registry on the node; the event stops it as SIGTERM does."""
+
+    @asynccontextmanager
+    async def serve() -> AsyncIterator[asyncio.Event]:
+        stop = asyncio.Event()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(app.serve(parse_config(node.argv, {}), stop))
+            await node.until_ready()
+            try:
+                yield stop
+            finally:
+                stop.set()
+
+    return serve
+
+
+@pytest.fixture
+async def channel(node: RegistryNode) -> AsyncIterator[Channel]:
+    """A connection of this very process to registry's socket."""
+    channel = Channel(path=str(node.socket))
+    yield channel
+    channel.close()
+
+
+@pytest.fixture
+async def registry(serving: Callable[[], AbstractAsyncContextManager[asyncio.Event]]) -> AsyncIterator[asyncio.Event]:
+    async with serving() as stop:
+        yield stop

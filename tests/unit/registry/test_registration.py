@@ -1,0 +1,366 @@
+"""Registrations over real sockets, with the kernel's word in files and a stand-in for dra-plugin."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator, Mapping
+
+import pytest
+from grpclib.client import Channel
+from grpclib.const import Status
+from grpclib.exceptions import GRPCError
+
+from vgpu_state.claims import HolderState
+from vgpu_testkit.registry_node import (
+    ConnectedChannel,
+    DraStandIn,
+    RegistryNode,
+    connect_as_another,
+    node_container,
+    register,
+)
+
+ME = os.getpid()
+CONTAINER = node_container(1)
+
+
+@pytest.mark.usefixtures("registry")
+async def test_registration_records_the_containers_pids_ascending(node: RegistryNode, dra: DraStandIn, channel: Channel) -> None:
+    node.runs(CONTAINER, [ME, 7, 3000000])
+    node.bind(CONTAINER)
+
+    await register(channel, CONTAINER)
+
+    assert node.recorded(CONTAINER) == tuple(sorted([7, ME, 3000000]))
+    request = dra.requests[0]
+    assert (request.claim_uid, request.partition) == (
+        "00000001-3333-4333-8333-333333333333",
+        "00000001-1111-4111-8111-111111111111_main",
+    )
+    assert request.runtime_id == CONTAINER.runtime_id
+
+
+@pytest.mark.usefixtures("registry", "dra")
+async def test_register_uuid_is_passed_over_when_pod_and_container_are_named(node: RegistryNode, channel: Channel) -> None:
+    node.runs(CONTAINER, [ME])
+    node.bind(CONTAINER)
+
+    await register(channel, CONTAINER, said={"register_uuid": "55555555-5555-4555-8555-555555555555"})
+
+    assert node.recorded(CONTAINER) == (ME,)
+
+
+@pytest.mark.usefixtures("registry", "dra")
+async def test_call_is_held_until_the_binding_appears(node: RegistryNode, channel: Channel) -> None:
+    node.runs(CONTAINER, [ME])
+
+    async with asyncio.TaskGroup() as tasks:
+        call = tasks.create_task(register(channel, CONTAINER))
+        await node.until_held(1, reason="no partition is bound")
+        node.bind(CONTAINER, cgroup="")
+        await node.until_held(1, reason="the start of container main is not recorded yet")
+        assert not call.done()
+        node.bind(CONTAINER)
+
+    assert node.recorded(CONTAINER) == (ME,)
+
+
+@pytest.mark.usefixtures("registry", "dra")
+async def test_call_is_held_until_the_caller_is_in_its_containers_cgroup(node: RegistryNode, channel: Channel) -> None:
+    node.process(ME, f"/kubepods/burstable/pod{CONTAINER.pod_uid}")
+    node.bind(CONTAINER)
+
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(register(channel, CONTAINER))
+        await node.until_held(1, reason="not yet in the cgroup of a container")
+        node.process(ME, CONTAINER.cgroup)
+        node.populate(CONTAINER.cgroup, [])
+        await node.until_held(1, reason="the cgroup of container main has no process")
+        node.populate(CONTAINER.cgroup, [5])
+        await node.until_held(1, reason=f"process {ME} is not in the cgroup of container main")
+        node.populate(CONTAINER.cgroup, [5, ME])
+
+    assert node.recorded(CONTAINER) == (5, ME)
+
+
+@pytest.mark.usefixtures("registry")
+async def test_call_is_held_until_dra_plugin_is_back(node: RegistryNode, channel: Channel) -> None:
+    node.runs(CONTAINER, [ME])
+    node.bind(CONTAINER)
+
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(register(channel, CONTAINER))
+        await node.until_held(1, reason="dra-plugin is away")
+        async with DraStandIn(node).serving():
+            await node.until_none_held()
+
+    assert node.recorded(CONTAINER) == (ME,)
+
+
+@pytest.mark.usefixtures("registry")
+async def test_call_is_held_while_dra_plugin_says_not_now_or_superseded(
+    node: RegistryNode, dra: DraStandIn, channel: Channel
+) -> None:
+    node.runs(CONTAINER, [ME])
+    node.bind(CONTAINER)
+    dra.refusal = GRPCError(Status.UNAVAILABLE, "waiting for the writer lock")
+
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(register(channel, CONTAINER))
+        await node.until_held(1, reason="waiting for the writer lock")
+        dra.refusal = GRPCError(Status.ABORTED, "a newer container took its place")
+        await node.until_held(1, reason="a newer container took its place")
+        dra.refusal = None
+
+    assert node.recorded(CONTAINER) == (ME,)
+
+
+@pytest.mark.parametrize(
+    ("refusal", "status", "message"),
+    [
+        (
+            GRPCError(Status.PERMISSION_DENIED, "claim is not prepared"),
+            Status.PERMISSION_DENIED,
+            "dra-plugin refuses the PID list: claim is not prepared",
+        ),
+        (
+            GRPCError(Status.INVALID_ARGUMENT, "field pids"),
+            Status.INTERNAL,
+            "dra-plugin cannot record the PID list of 00000001-3333-4333-8333-333333333333/"
+            "00000001-1111-4111-8111-111111111111_main: field pids",
+        ),
+        (
+            GRPCError(Status.INTERNAL, "cannot write pids.config: ENOSPC"),
+            Status.INTERNAL,
+            "dra-plugin cannot record the PID list of 00000001-3333-4333-8333-333333333333/"
+            "00000001-1111-4111-8111-111111111111_main: cannot write pids.config: ENOSPC",
+        ),
+    ],
+)
+@pytest.mark.usefixtures("registry")
+async def test_a_refusal_of_dra_plugin_that_cannot_change_ends_the_call(
+    node: RegistryNode, dra: DraStandIn, channel: Channel, refusal: GRPCError, status: Status, message: str
+) -> None:
+    node.runs(CONTAINER, [ME])
+    node.bind(CONTAINER)
+    dra.refusal = refusal
+
+    with pytest.raises(GRPCError) as caught:
+        await register(channel, CONTAINER)
+
+    assert (caught.value.status, caught.value.message) == (status, message)
+
+
+@pytest.mark.usefixtures("registry", "dra")
+async def test_call_at_its_deadline_is_unavailable_with_the_last_reason(node: RegistryNode, channel: Channel) -> None:
+    node.runs(CONTAINER, [ME])
+    node.bind(CONTAINER, state=HolderState.STOPPED)
+
+    with pytest.raises(GRPCError) as caught:
+        await register(channel, CONTAINER, timeout_s=1.0)
+
+    assert (caught.value.status, caught.value.message) == (Status.UNAVAILABLE, "container main is stopped")
+    assert await node.debug("/debug/held") == (200, [])
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        (
+            {"pod_uid": "99999999-1111-4111-8111-111111111111"},
+            f"the call says pod 99999999-1111-4111-8111-111111111111, but process {ME} is in pod {CONTAINER.pod_uid}",
+        ),
+        ({"container_name": "sidecar"}, f"the call says container sidecar, but process {ME} is in container main"),
+        (
+            {"pod_uid": "", "container_name": "", "register_uuid": "55555555-5555-4555-8555-555555555555"},
+            "the call has only a register_uuid; this build registers by pod_uid and container_name, "
+            "which stand in the container's vgpu.config",
+        ),
+    ],
+)
+@pytest.mark.usefixtures("registry")
+async def test_a_caller_that_says_it_is_another_is_refused_at_once(
+    node: RegistryNode, dra: DraStandIn, channel: Channel, said: dict[str, str], words: str
+) -> None:
+    node.runs(CONTAINER, [ME])
+    node.bind(CONTAINER)
+
+    with pytest.raises(GRPCError) as caught:
+        await register(channel, CONTAINER, said=said)
+
+    assert (caught.value.status, caught.value.message) == (Status.PERMISSION_DENIED, words)
+    assert dra.requests == []
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        (
+            {"pod_uid": ""},
+            "pod_uid is empty and there is no register_uuid; expected both pod_uid and container_name",
+        ),
+        (
+            {"container_name": ""},
+            "container_name is empty and there is no register_uuid; expected both pod_uid and container_name",
+        ),
+        (
+            {"pod_uid": "../../etc"},
+            "pod uid is '../../etc'; expected a lower-case UUID (static pods have none)",
+        ),
+        (
+            {"container_name": "a/b\n"},
+            "container name is 'a/b\\n'; expected a DNS label of at most 63 characters",
+        ),
+    ],
+)
+@pytest.mark.usefixtures("registry", "dra")
+async def test_a_malformed_request_is_an_invalid_argument(channel: Channel, said: dict[str, str], message: str) -> None:
+    with pytest.raises(GRPCError) as caught:
+        await register(channel, CONTAINER, said=said)
+
+    assert (caught.value.status, caught.value.message) == (Status.INVALID_ARGUMENT, message)
+
+
+@pytest.mark.usefixtures("registry", "dra")
+async def test_a_process_of_the_host_is_refused_at_once(node: RegistryNode, channel: Channel) -> None:
+    node.process(ME, "/system.slice/sshd.service")
+    node.bind(CONTAINER)
+
+    with pytest.raises(GRPCError) as caught:
+        await register(channel, CONTAINER)
+
+    assert (caught.value.status, caught.value.message) == (
+        Status.PERMISSION_DENIED,
+        f"process {ME} is not a container of a pod",
+    )
+
+
+@pytest.mark.usefixtures("registry", "dra")
+async def test_a_pid_that_now_belongs_to_another_process_is_refused(node: RegistryNode, channel: Channel) -> None:
+    node.runs(CONTAINER, [ME])
+
+    async with asyncio.TaskGroup() as tasks:
+        call = tasks.create_task(_refusal(channel))
+        await node.until_held(1, reason="no partition is bound")
+        node.process(ME, CONTAINER.cgroup, ticks=2000)
+        node.bind(CONTAINER)
+
+    assert call.result() == (Status.PERMISSION_DENIED, f"process {ME} is not the one that called any more")
+
+
+@pytest.mark.usefixtures("registry")
+async def test_more_than_a_thousand_processes_are_refused(node: RegistryNode, dra: DraStandIn, channel: Channel) -> None:
+    node.process(ME, CONTAINER.cgroup)
+    node.populate(CONTAINER.cgroup, [ME, *range(4000000, 4001000)])
+    node.bind(CONTAINER)
+
+    refusal = await _refusal(channel)
+
+    assert refusal == (Status.PERMISSION_DENIED, "container main has 1001 processes; the library reads at most 1000")
+    assert dra.requests == []
+
+
+@pytest.mark.usefixtures("registry")
+async def test_calls_of_one_container_share_their_recordings(node: RegistryNode, dra: DraStandIn, channel: Channel) -> None:
+    node.runs(CONTAINER, [ME])
+    node.bind(CONTAINER)
+
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(50):
+            tasks.create_task(register(channel, CONTAINER))
+
+    assert 1 <= len(dra.requests) <= 25
+    assert node.recorded(CONTAINER) == (ME,)
+
+
+@pytest.mark.usefixtures("registry")
+async def test_calls_held_for_one_thing_are_answered_by_one_recording(
+    node: RegistryNode, dra: DraStandIn, channel: Channel
+) -> None:
+    node.runs(CONTAINER, [ME])
+
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(50):
+            tasks.create_task(register(channel, CONTAINER))
+        await node.until_held(50, reason="no partition is bound")
+        node.bind(CONTAINER)
+
+    assert len(dra.requests) == 1
+
+
+@pytest.fixture
+async def another(node: RegistryNode, registry: asyncio.Event) -> AsyncIterator[tuple[Channel, int]]:
+    """A connection of another process, and its PID."""
+    connected, pid = await asyncio.to_thread(connect_as_another, node.socket)
+    channel = ConnectedChannel(connected)
+    yield channel, pid
+    channel.close()
+
+
+@pytest.mark.usefixtures("registry", "dra")
+async def test_a_container_that_floods_does_not_delay_another(
+    node: RegistryNode, channel: Channel, another: tuple[Channel, int]
+) -> None:
+    other_channel, other_pid = another
+    other = node_container(2)
+    node.runs(CONTAINER, [ME])
+    node.runs(other, [other_pid])
+    node.bind(other)
+    more = Channel(path=str(node.socket))
+
+    async with asyncio.TaskGroup() as tasks:
+        flood = [tasks.create_task(_refusal(c)) for c in (channel, more) for _ in range(100)]
+        await node.until_held(200)
+        began_s = time.monotonic()
+        await register(other_channel, other)
+        took_s = time.monotonic() - began_s
+        for call in flood:
+            call.cancel()
+    more.close()
+
+    assert took_s < 1.0
+    assert node.recorded(other) == (other_pid,)
+
+
+@pytest.mark.usefixtures("registry", "dra")
+async def test_a_caller_that_goes_away_leaves_nothing(node: RegistryNode, channel: Channel) -> None:
+    node.runs(CONTAINER, [ME])
+
+    async with asyncio.TaskGroup() as tasks:
+        call = tasks.create_task(_refusal(channel))
+        await node.until_held(1)
+        call.cancel()
+    await node.until_none_held()
+
+    _, history = await node.debug("/debug/registrations")
+    assert [entry["verdict"] for entry in history] == ["gone"]
+
+
+@pytest.mark.usefixtures("registry", "dra")
+async def test_debug_and_metrics_tell_what_happened(node: RegistryNode, channel: Channel) -> None:
+    node.runs(CONTAINER, [ME])
+    node.bind(CONTAINER)
+    await register(channel, CONTAINER)
+    await _refusal(channel, {"pod_uid": "99999999-1111-4111-8111-111111111111"})
+
+    _, history = await node.debug("/debug/registrations")
+    _, index = await node.debug("/debug/index")
+    _, metrics = await node.debug("/metrics")
+
+    assert [(e["verdict"], e["peer_pid"], e["container_id"]) for e in history] == [
+        ("ok", ME, CONTAINER.runtime_id),
+        ("denied", ME, CONTAINER.runtime_id),
+    ]
+    assert history[0]["claim_uid"] == CONTAINER.claim_uid
+    assert index == {f"{CONTAINER.claim_uid}/{CONTAINER.partition}": CONTAINER.runtime_id}
+    assert 'vgpu_registrations_total{verdict="ok"} 1.0' in metrics
+    assert 'vgpu_registrations_total{verdict="denied"} 1.0' in metrics
+    assert "vgpu_registry_indexed_containers 1.0" in metrics
+
+
+async def _refusal(channel: Channel, said: Mapping[str, str] | None = None) -> tuple[Status, str | None]:
+    with pytest.raises(GRPCError) as caught:
+        await register(channel, CONTAINER, said=said)
+    return caught.value.status, caught.value.message
