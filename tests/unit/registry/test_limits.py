@@ -15,8 +15,9 @@ from grpclib.exceptions import GRPCError
 from vgpu_daemon import sockets
 from vgpu_registry import app
 from vgpu_registry.app import Parts
-from vgpu_registry.batches import Call, QueueFull
+from vgpu_registry.batches import Call
 from vgpu_registry.config import parse_config
+from vgpu_registry.limits import QueueFull
 from vgpu_registry.policy import ByName, Caller
 from vgpu_testkit.registry_node import RegistryNode, node_container, register
 

@@ -17,21 +17,13 @@ import structlog
 from vgpu_daemon import backoff, context
 from vgpu_daemon.grpc_status import PeerFailed
 from vgpu_registry import policy
+from vgpu_registry.limits import AT_ONCE, FIRST_POLL_S, LONGEST_POLL_S, MAX_WAITING, QueueFull
 from vgpu_registry.policy import Accept, ByName, Caller, Denied, Holding, NotYet, PartitionRef, Seen
 from vgpu_state.claims import Binding
 from vgpu_state.errors import NotReady, PermissionRefused, StorageFailed, Superseded, VgpuError
 from vgpu_state.ids import ContainerName, RuntimeId
 
 _log = structlog.get_logger()
-
-AT_ONCE = 8  # calls of one container in one job of the threads that read /proc
-MAX_WAITING = 1024  # calls of one container that are held; the library makes one per process, and reads 1000
-FIRST_POLL_S = 0.04
-LONGEST_POLL_S = 0.25
-
-
-class QueueFull(VgpuError):
-    """Raised when a container, or a process, has more calls waiting than are held for one."""
 
 
 class Bindings(Protocol):

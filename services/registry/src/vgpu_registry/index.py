@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
@@ -30,6 +30,7 @@ _T = TypeVar("_T")
 # the same mtime. A directory is believed unchanged only when its stamp was this old as it was scanned.
 _SETTLED_NS = 1_000_000_000
 _MAX_LIST_BYTES = 64 << 10
+_PER_JOB = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +85,13 @@ class Index:
         Raises:
             StorageFailed: the tree cannot be listed.
         """
-        return await self._in_thread(self._holdings)
+        await self._in_thread(self._scan)
+        known = list(self.partition_by_id)
+        found: list[Holding] = []
+        for first in range(0, len(known), _PER_JOB):  # in parts, so that a registration never waits for a whole node's files
+            some = known[first : first + _PER_JOB]
+            found += await self._in_thread(functools.partial(self._look_up_all, some))
+        return tuple(found)
 
     async def recorded_pids(self, partition: PartitionRef) -> tuple[int, ...]:
         """What pids.config holds; () when it cannot be read."""
@@ -100,10 +107,8 @@ class Index:
             holding = self._look_up(runtime_id)
         return holding
 
-    def _holdings(self) -> tuple[Holding, ...]:
-        self._scan()
-        found = (self._look_up(runtime_id) for runtime_id in self.partition_by_id)
-        return tuple(holding for holding in found if holding is not None)
+    def _look_up_all(self, runtime_ids: Sequence[RuntimeId]) -> list[Holding]:
+        return [holding for runtime_id in runtime_ids if (holding := self._look_up(runtime_id)) is not None]
 
     def _recorded_pids(self, partition: PartitionRef) -> tuple[int, ...]:
         try:

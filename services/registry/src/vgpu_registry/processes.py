@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from vgpu_daemon.procfs import Procfs
 from vgpu_registry import policy
-from vgpu_registry.batches import AT_ONCE, MAX_WAITING, QueueFull
+from vgpu_registry.limits import AT_ONCE, MAX_WAITING, QueueFull
 from vgpu_registry.policy import Caller, Denied, Look, NotYet
 from vgpu_state.claims import Binding
 

@@ -19,7 +19,8 @@ from grpclib.server import Stream
 from vgpu_daemon import backoff, context
 from vgpu_proto.registry import ContainerDeviceRequest, ContainerDeviceResponse
 from vgpu_registry import policy, wire
-from vgpu_registry.batches import FIRST_POLL_S, LONGEST_POLL_S, Call, QueueFull
+from vgpu_registry.batches import Call
+from vgpu_registry.limits import ANSWER_S, FIRST_POLL_S, HOLD_S, LONGEST_POLL_S, QueueFull
 from vgpu_registry.metrics import Metrics
 from vgpu_registry.policy import Accept, ByName, ByUuid, Caller, Denied, NotYet
 from vgpu_state.errors import MalformedInput, NotReady, PermissionRefused
@@ -27,9 +28,6 @@ from vgpu_state.errors import MalformedInput, NotReady, PermissionRefused
 _log = structlog.get_logger()
 
 ROUTE = "/registry.VDeviceRegistry/RegisterContainerDevice"
-HOLD_S = 12.0  # the client's own deadline
-# What the answer needs to reach a client that would otherwise see only its own deadline and no reason.
-ANSWER_S = 0.3
 REMEMBERED = 200
 
 
