@@ -212,7 +212,12 @@ class App:
 
     def _debug(self) -> dict[str, Any]:
         return {
-            "state": lambda: {"phase": self._phase, "gpu_fault": self._gpus.fault, "boot_id": self._boot_id},
+            "state": lambda: {
+                "phase": self._phase,
+                "gpu_fault": self._gpus.fault,
+                "boot_id": self._boot_id,
+                "nri_session": self._partitions.synchronized_session,
+            },
             "claims": lambda: (
                 {
                     uid: {

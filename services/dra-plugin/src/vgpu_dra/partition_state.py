@@ -203,8 +203,10 @@ class Partitions:
         self._synchronized_session = session
         return Comparison(unbound=unbound, drifted=drifted, released=tuple(sorted(released)))
 
-    def knows_session(self, session: int) -> bool:
-        return session == self._synchronized_session
+    @property
+    def synchronized_session(self) -> int:
+        """The NRI session whose containers were compared last, 0 before the first."""
+        return self._synchronized_session
 
     def has_drifted(self, container: Replayed) -> bool:
         """Whether a bound container's limits file differs from what its binding gives, or its grants are malformed."""

@@ -87,7 +87,7 @@ class PartitionsService:
         return wire.comparison(answer)
 
     async def renew(self, request: partitions.RenewSessionRequest) -> partitions.RenewSessionResponse:
-        return partitions.RenewSessionResponse(is_known=self._state.knows_session(request.session))
+        return partitions.RenewSessionResponse(is_known=request.session == self._state.synchronized_session)
 
     def __mapping__(self) -> dict[str, Handler]:
         return {

@@ -1,0 +1,65 @@
+# Everything a developer runs. `make demo` and `make test` do all of their own set-up.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PACKAGES := shared/proto shared/state shared/daemon services/dra-plugin services/nri-plugin services/registry
+READY := $(VENV)/.ready
+
+.PHONY: help venv native demo test test-containerd containerd lint type format proto proto-check kustomize render bench lock clean
+
+help:  ## what each target does
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
+
+$(READY): requirements.lock $(PACKAGES:=/pyproject.toml)
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation $(PACKAGES:%=-e %)
+	touch $@
+
+venv: $(READY)  ## the virtual environment, from requirements.lock
+
+native:  ## the C parts: mock NVML, device-client, preload library
+	$(MAKE) --silent -C tests/native
+
+demo: $(READY) native  ## the main job on a mock 8×H100 node (DEMO_RUNTIME=containerd-1.7|containerd-2|stand-in chooses)
+	PYTHONPATH=tests/support:examples/demo $(BIN)/python -m vgpu_demo
+
+test: $(READY) native  ## all tests that need neither root nor containerd
+	$(BIN)/python -m pytest -m "not containerd and not render"
+
+containerd:  ## containerd 1.7 and 2.x into a cache folder outside the tree (root, Debian 12)
+	bash tests/containerd/install.sh
+
+test-containerd: $(READY) native  ## the tests on real containerd, both versions (root, after `make containerd`)
+	$(BIN)/python -m pytest -m containerd tests/containerd
+
+lint: $(READY)  ## ruff, formatting, import contracts
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check --quiet .
+	$(BIN)/lint-imports
+
+type: $(READY)  ## mypy --strict
+	$(BIN)/mypy $(PACKAGES:%=%/src) tests/support examples/demo
+
+format: $(READY)
+	$(BIN)/ruff check --fix-only --quiet .
+	$(BIN)/ruff format --quiet .
+
+proto: $(READY)  ## the generated messages, from shared/proto/protos
+	$(BIN)/python shared/proto/generate.py
+
+proto-check: $(READY)  ## fails when the generated messages are stale
+	$(BIN)/python shared/proto/generate.py --check
+
+kustomize:  ## a kustomize binary into a cache folder, unless one is on PATH
+	bash deploy/install_kustomize.sh
+
+render: $(READY)  ## renders base and overlays (after `make kustomize`)
+	$(BIN)/python -m pytest -m render tests/architecture
+
+lock:  ## requirements.lock anew from pyproject.toml (needs uv)
+	uv pip compile --group dev --generate-hashes --no-annotate --no-header --no-emit-index-url --no-emit-find-links \
+	  --universal --python-version 3.11 --quiet -o requirements.lock
+
+clean:
+	rm -rf $(VENV) build demo.json

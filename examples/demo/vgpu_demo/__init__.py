@@ -1,0 +1,1 @@
+"""The main job, shown: claims for slices of GPUs become limits inside containers."""

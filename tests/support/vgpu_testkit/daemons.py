@@ -1,0 +1,182 @@
+"""The three services as processes of their own, on one fake node: started, killed and started again one by one."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from vgpu_testkit.node import Node
+
+_READY_S = 20.0
+_POLL_S = 0.02
+
+
+class DaemonFailed(Exception):
+    """Raised when a service ended, or did not get ready; carries the end of its log."""
+
+
+@dataclass(kw_only=True)
+class Daemon:
+    """One service. `arguments` and `environment` are those of the next start."""
+
+    name: str
+    module: str
+    debug_socket: Path
+    log: Path
+    arguments: list[str]
+    environment: dict[str, str] = field(default_factory=dict)
+    process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Starts the process; its output is appended to the log."""
+        assert self.process is None or self.process.poll() is not None, f"{self.name} runs already"
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", self.module, *self.arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **self.environment},
+            )
+
+    async def ready(self, *, path: str = "/readyz", timeout_s: float = _READY_S) -> None:
+        """Returns when the process answers 200 at `path` of its debug socket.
+
+        Raises:
+            DaemonFailed: it ended, or did not within `timeout_s`.
+        """
+        deadline = time.monotonic() + timeout_s
+        last = ""
+        while time.monotonic() < deadline:
+            if self.process is None or self.process.poll() is not None:
+                raise DaemonFailed(f"{self.name} ended with {self.process and self.process.returncode}:\n{self.log_tail()}")
+            try:
+                status, last = await asyncio.wait_for(self._get(path), 2)
+            except (OSError, aiohttp.ClientError, TimeoutError) as exc:
+                last = repr(exc)
+            else:
+                if status == 200:
+                    return
+            await asyncio.sleep(_POLL_S)
+        raise DaemonFailed(f"{self.name} is not ready after {timeout_s:g} s ({last.strip()}):\n{self.log_tail()}")
+
+    async def debug(self, name: str) -> Any:
+        """The JSON at /debug/<name>."""
+        _, body = await self._get(f"/debug/{name}")
+        return json.loads(body)
+
+    async def metrics(self) -> dict[str, float]:
+        """Samples by name with labels, as the exposition text has them."""
+        _, body = await self._get("/metrics")
+        rows = (line.rpartition(" ") for line in body.splitlines() if line and not line.startswith("#"))
+        return {name: float(value) for name, _, value in rows}
+
+    def kill(self) -> None:
+        """SIGKILL, and waits for the end."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> int:
+        """SIGTERM, and the exit code."""
+        return self._end(signal.SIGTERM)
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
+    def entries(self) -> list[dict[str, Any]]:
+        """The JSON lines of the log."""
+        lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
+        return [json.loads(line) for line in lines if line.startswith("{")]
+
+    def log_tail(self, lines: int = 40) -> str:
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:]) if self.log.exists() else ""
+
+    def _end(self, number: signal.Signals) -> int:
+        if self.process is None:
+            return 0
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        return self.process.wait(30)
+
+    async def _get(self, path: str) -> tuple[int, str]:
+        connector = aiohttp.UnixConnector(path=str(self.debug_socket))
+        async with aiohttp.ClientSession(connector=connector) as session, session.get(f"http://daemon{path}") as response:
+            return response.status, await response.text()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stack:
+    """All three services of a node."""
+
+    node: Node
+    dra: Daemon
+    nri: Daemon
+    registry: Daemon
+
+    @property
+    def daemons(self) -> tuple[Daemon, Daemon, Daemon]:
+        return self.dra, self.nri, self.registry
+
+    def stop(self) -> None:
+        for daemon in reversed(self.daemons):
+            daemon.stop()
+
+
+@dataclass(frozen=True, kw_only=True)
+class StackPaths:
+    """What differs between a node with real containerd and one with the stand-in runtime."""
+
+    claims: Path
+    nri_socket: Path
+    proc_root: Path = Path("/proc")
+    cgroup_root: Path = Path("/sys/fs/cgroup")
+
+
+def make_stack(node: Node, paths: StackPaths, *, options: Mapping[str, str] | None = None) -> Stack:
+    """The services of a node, not started. `options` are further VGPU_* variables of all three."""
+    logs = node.root / "logs"
+    logs.mkdir(exist_ok=True)
+    environment = {
+        "VGPU_MANAGER_DIR": str(node.manager_dir),
+        "VGPU_HOST_MANAGER_DIR": str(node.manager_dir),
+        "VGPU_HOST_ROOT": "/",
+        "VGPU_RUN_DIR": str(node.run_dir),
+        "VGPU_KUBELET_DIR": str(node.kubelet_dir),
+        "VGPU_CDI_DIR": str(node.cdi_dir),
+        "VGPU_DRIVER_ROOT": str(node.driver_root),
+        "VGPU_DEV_ROOT": str(node.dev_root),
+        "VGPU_PROC_ROOT": str(paths.proc_root),
+        "VGPU_CGROUP_ROOT": str(paths.cgroup_root),
+        "VGPU_CLAIMS_FROM": str(paths.claims),
+        "VGPU_NRI_SOCKET": str(paths.nri_socket),
+        **(options or {}),
+    }
+
+    def daemon(name: str, module: str) -> Daemon:
+        return Daemon(
+            name=name,
+            module=module,
+            debug_socket=node.run_dir / "debug" / f"{name.partition('-')[0]}.sock",
+            log=logs / f"{name}.log",
+            arguments=[],
+            environment=dict(environment),
+        )
+
+    return Stack(
+        node=node,
+        dra=daemon("dra-plugin", "vgpu_dra"),
+        nri=daemon("nri-plugin", "vgpu_nri"),
+        registry=daemon("registry", "vgpu_registry"),
+    )
