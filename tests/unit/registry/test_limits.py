@@ -85,7 +85,7 @@ async def test_a_drain_answers_held_calls_before_its_end(node: RegistryNode, cha
     async with asyncio.TaskGroup() as tasks:
         call = tasks.create_task(_refusal(channel))
         async with asyncio.timeout(5):
-            while not parts.service.held():  # noqa: ASYNC110 - the call is announced by nothing else
+            while not parts.service.held():
                 await asyncio.sleep(0.01)
         began_s = time.monotonic()
         parts.service.drain(0.1)
