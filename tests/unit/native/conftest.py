@@ -1,8 +1,7 @@
-"""The native programs, built once a session, and fake nodes that use them."""
+"""Fake nodes that use the native programs, and programs that run on them."""
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -10,15 +9,6 @@ import pytest
 
 from vgpu_testkit.node import Node, build_node
 from vgpu_testkit.nvml_scenario import Program
-
-REPOSITORY = Path(__file__).parents[3]
-
-
-@pytest.fixture(scope="session")
-def native() -> Path:
-    """The directory the Makefile of tests/native builds into, up to date."""
-    subprocess.run(["make", "--silent", "-C", str(REPOSITORY / "tests/native")], check=True)
-    return REPOSITORY / "build/native"
 
 
 @pytest.fixture
