@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 from vgpu_daemon import options
 from vgpu_daemon.run import StartFailed
 from vgpu_dra.effects.node import NodePaths
-from vgpu_dra.policy.admission import NodeRules, parse_runtime_handlers
+from vgpu_dra.rules import NodeRules, parse_runtime_handlers
 from vgpu_state.errors import MalformedInput
 from vgpu_state.layout import Layout
 

@@ -16,7 +16,7 @@ from vgpu_dra import cdi, inventory, wire
 from vgpu_dra.allocation import parse_allocation
 from vgpu_dra.claim_state import PreparedClaims
 from vgpu_dra.metrics import Metrics
-from vgpu_dra.partitions_service import Workers
+from vgpu_dra.workers import TreeWorkers
 from vgpu_proto import dra_v1, dra_v1beta1, pluginregistration
 from vgpu_state import ids
 from vgpu_state.claims import ClaimRecord, ClaimRef, PreparedResult
@@ -40,7 +40,7 @@ class DraNode:
         self,
         claims: PreparedClaims,
         source: ClaimSource,
-        workers: Workers,
+        workers: TreeWorkers,
         metrics: Metrics,
         *,
         clock: Callable[[], float],

@@ -16,7 +16,8 @@ from vgpu_dra import cdi
 from vgpu_dra.inventory import Inventory
 from vgpu_dra.ledger import Ledger
 from vgpu_dra.policy import admission, limits, partition, start_check
-from vgpu_dra.policy.admission import ContainerFacts, NodeRules
+from vgpu_dra.policy.admission import ContainerFacts
+from vgpu_dra.rules import NodeRules
 from vgpu_state import cgroup, ids, pids, vgpu_config
 from vgpu_state.claims import Binding, ClaimRecord, HolderState
 from vgpu_state.container_abi import Mount

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Protocol, TypeVar
+from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 import structlog
 from grpclib.const import Handler
@@ -13,6 +13,7 @@ from vgpu_daemon.grpc_server import unary
 from vgpu_dra import wire
 from vgpu_dra.metrics import Metrics
 from vgpu_dra.partition_state import Partitions
+from vgpu_dra.workers import TreeWorkers
 from vgpu_proto import partitions
 from vgpu_state import ids
 from vgpu_state.errors import MalformedInput, VgpuError
@@ -22,16 +23,10 @@ _T = TypeVar("_T")
 _SERVICE = "/vgpu.partitions.v1.Partitions/"
 
 
-class Workers(Protocol):
-    """Runs a blocking operation to its end on a worker thread, also when the caller goes away."""
-
-    def run(self, work: Callable[[], _T]) -> Awaitable[_T]: ...
-
-
 class PartitionsService:
     """Serves EnsurePartition, RecordStart, ReleasePartition, Synchronize and RenewSession."""
 
-    def __init__(self, state: Partitions, workers: Workers, metrics: Metrics, *, after_removal: Callable[[], None]) -> None:
+    def __init__(self, state: Partitions, workers: TreeWorkers, metrics: Metrics, *, after_removal: Callable[[], None]) -> None:
         self._state = state
         self._workers = workers
         self._metrics = metrics

@@ -7,7 +7,7 @@ import structlog
 from vgpu_dra import wire
 from vgpu_dra.metrics import Metrics
 from vgpu_dra.partition_state import Partitions
-from vgpu_dra.partitions_service import Workers
+from vgpu_dra.workers import TreeWorkers
 from vgpu_proto import registrations
 from vgpu_state.errors import VgpuError
 
@@ -17,7 +17,7 @@ _log = structlog.get_logger()
 class RegistrationsService(registrations.RegistrationsBase):
     """Serves RecordPids."""
 
-    def __init__(self, state: Partitions, workers: Workers, metrics: Metrics) -> None:
+    def __init__(self, state: Partitions, workers: TreeWorkers, metrics: Metrics) -> None:
         self._state = state
         self._workers = workers
         self._metrics = metrics

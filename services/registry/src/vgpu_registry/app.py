@@ -14,6 +14,7 @@ from typing import NoReturn
 import structlog
 
 from vgpu_daemon import logs, run, sockets
+from vgpu_daemon.context import Peer
 from vgpu_daemon.endpoint import Endpoint
 from vgpu_daemon.grpc_client import PeerSocket
 from vgpu_daemon.grpc_server import GrpcServer, Limits
@@ -27,13 +28,14 @@ from vgpu_registry.processes import Processes
 from vgpu_registry.registrations_client import RegistrationsClient
 from vgpu_registry.registry_service import RegistryService
 from vgpu_registry.reread import Reread
+from vgpu_state.cgroup import ContainerCgroup
 
 _log = structlog.get_logger()
 
 DRAIN_S = 10.0
 _LAST_ANSWERS_S = 0.5  # of the drain, for the answers to calls that were held to its end
-_LIMITS = Limits(allowed_uids=None, max_message_bytes=16 << 10, max_connections=4096)
-_FILES = _LIMITS.max_connections + 256
+_MAX_CONNECTIONS = 4096
+_FILES = _MAX_CONNECTIONS + 256
 
 
 def main() -> NoReturn:
@@ -88,7 +90,8 @@ def compose(config: Config) -> Parts:
     dra = PeerSocket(os.fspath(config.registrations_socket), peer="dra-plugin", clock=time.monotonic)
     client = RegistrationsClient(dra)
     index = Index(config.layout)
-    processes = Processes(Procfs(proc_root=config.proc_root, cgroup_root=config.cgroup_root))
+    procfs = Procfs(proc_root=config.proc_root, cgroup_root=config.cgroup_root)
+    processes = Processes(procfs)
     batches = Batches(bindings=index, kernel=processes, recorder=client)
     service = RegistryService(callers=processes, judge=batches, metrics=metrics, clock=time.monotonic)
     metrics.indexed.set_function(lambda: len(index.partition_by_id))
@@ -109,9 +112,26 @@ def compose(config: Config) -> Parts:
         batches=batches,
         reread=Reread(tree=index, kernel=processes, recorder=client, turns=batches, metrics=metrics),
         service=service,
-        server=GrpcServer([service], name="registry", limits=_LIMITS),
+        server=GrpcServer([service], name="registry", limits=_limits(procfs)),
         endpoint=endpoint,
         progress=progress,
+    )
+
+
+def _limits(procfs: Procfs) -> Limits:
+    """What a container may do to the socket that all containers share: no pod can take more than its part of it."""
+
+    def pod_of(peer: Peer) -> str:
+        place = procfs.locate(peer.pid)
+        return place.pod_uid if isinstance(place, ContainerCgroup) else "no pod"
+
+    return Limits(
+        allowed_uids=None,
+        max_message_bytes=16 << 10,
+        max_connections=_MAX_CONNECTIONS,
+        idle_s=10.0,  # a client connects to call at once
+        group_of=pod_of,
+        max_connections_per_group=1280,  # above the 1024 calls of one container that may wait
     )
 
 

@@ -42,7 +42,10 @@ class Endpoint:
         private = self._app(with_debug=True)
         runners = [web.AppRunner(private, access_log=None, shutdown_timeout=_CLOSE_S)]
         await runners[0].setup()
-        unix.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        try:
+            unix.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as exc:
+            raise StartFailed(f"cannot make {unix.parent}: {exc.strerror} (--run-dir)") from exc
         await web.SockSite(runners[0], sockets.publish(unix, mode=0o600)).start()
         if tcp:
             runners.append(web.AppRunner(self._app(with_debug=False), access_log=None, shutdown_timeout=_CLOSE_S))

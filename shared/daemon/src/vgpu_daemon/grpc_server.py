@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from typing import Any, cast
@@ -73,19 +74,21 @@ class _Processor(EventsProcessor):
 class _Protocol(H2Protocol):
     owner: GrpcServer
     is_refused = False
+    group = ""
+    idle_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         sock = transport.get_extra_info("socket")
         pid, uid, gid = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
         self.peer = context.Peer(pid=pid, uid=uid, gid=gid)
-        if not self.owner.accepts(self.peer):
+        if not self.owner.admit(self):
             self.is_refused = True
             cast(asyncio.Transport, transport).abort()
             return
         super().connection_made(transport)
         self.processor = _Processor(self.handler, self.connection)
         self.processor.max_message_bytes = self.owner.limits.max_message_bytes
-        self.owner.connections.add(self)
+        self._watch_idleness()
 
     def data_received(self, data: bytes) -> None:
         if self.is_refused:
@@ -99,8 +102,20 @@ class _Protocol(H2Protocol):
     def connection_lost(self, exc: BaseException | None) -> None:
         if self.is_refused:
             return
-        self.owner.connections.discard(self)
+        if self.idle_timer is not None:
+            self.idle_timer.cancel()
+        self.owner.dismiss(self)
         super().connection_lost(exc)
+
+    def _watch_idleness(self) -> None:
+        """Closes the connection when it carries no call now; looks again later otherwise."""
+        idle_s = self.owner.limits.idle_s
+        if idle_s is None:
+            return
+        if self.idle_timer is not None and not self.processor.streams:
+            self.processor.close("idle")
+            return
+        self.idle_timer = asyncio.get_running_loop().call_later(idle_s, self._watch_idleness)
 
 
 class _Server(Server):
@@ -138,12 +153,19 @@ def unary(method: Callable[[Any], Awaitable[Any]], request: type, response: type
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What peers may do. `allowed_uids` None lets every uid connect; a request must be whole `receive_s` after its headers."""
+    """What peers may do. `allowed_uids` None lets every uid connect; a request must be whole `receive_s` after its headers.
+
+    `group_of` names whom a peer belongs to, and `max_connections_per_group` is what all of one group may have. A connection
+    that carries no call for `idle_s` is closed; None lets it stay, as kubelet's does.
+    """
 
     allowed_uids: frozenset[int] | None = frozenset({0})
     max_message_bytes: int = 1 << 20
     max_connections: int = 256
     receive_s: float = 10.0
+    idle_s: float | None = None
+    group_of: Callable[[context.Peer], str] | None = None
+    max_connections_per_group: int = 256
 
 
 class GrpcServer:
@@ -154,13 +176,32 @@ class GrpcServer:
         self.name = name
         self.limits = limits
         self.connections: set[_Protocol] = set()
+        self._connections_by_group: Counter[str] = Counter()
         self._server: _Server | None = None
 
-    def accepts(self, peer: context.Peer) -> bool:
-        if self.limits.allowed_uids is not None and peer.uid not in self.limits.allowed_uids:
+    def admit(self, protocol: _Protocol) -> bool:
+        """Whether the connection may stay; it counts then until `dismiss`."""
+        limits, peer = self.limits, protocol.peer
+        if limits.allowed_uids is not None and peer.uid not in limits.allowed_uids:
             _log.warning("connection refused", socket=self.name, peer_pid=peer.pid, uid=peer.uid, reason="uid not allowed")
             return False
-        return len(self.connections) < self.limits.max_connections
+        if len(self.connections) >= limits.max_connections:
+            return False
+        if limits.group_of is not None:
+            protocol.group = limits.group_of(peer)
+            if self._connections_by_group[protocol.group] >= limits.max_connections_per_group:
+                return False
+        self.connections.add(protocol)
+        self._connections_by_group[protocol.group] += 1
+        return True
+
+    def dismiss(self, protocol: _Protocol) -> None:
+        """A connection has ended."""
+        if protocol in self.connections:
+            self.connections.discard(protocol)
+            self._connections_by_group[protocol.group] -= 1
+            if not self._connections_by_group[protocol.group]:
+                del self._connections_by_group[protocol.group]
 
     async def start(self, listener: socket.socket) -> None:
         server = _Server(self._services, codec=_StrictCodec())

@@ -12,6 +12,7 @@ from vgpu_state.ids import RuntimeId
 # Where a path of /proc/<pid>/cgroup may be found: the unified tree, or one hierarchy of cgroup v1. All hold the same processes;
 # the first that has the directory is asked.
 _V1_FIRST = ("memory", "pids", "devices", "cpu,cpuacct", "cpu", "systemd", "freezer")
+_REMEMBERED = 4096
 _GPU_NODES = "/dev/nvidia"
 
 
@@ -29,6 +30,7 @@ class Procfs:
     def __init__(self, *, proc_root: Path, cgroup_root: Path) -> None:
         self._proc = proc_root
         self._cgroups = cgroup_root
+        self._found: dict[RuntimeId, Path] = {}
 
     def identify(self, pid: int) -> ProcessIdentity | None:
         """The process that now has `pid`, None when there is none."""
@@ -78,8 +80,15 @@ class Procfs:
                 if (candidate := root / path.lstrip("/")).is_dir():
                     return candidate
             return None
+        known = self._found.get(container_id)
+        if known is not None and known.is_dir():
+            return known
+        self._found.pop(container_id, None)
         for root in roots:
             if (root / "cgroup.procs").exists() and (found := _find_container(root, container_id)) is not None:
+                if len(self._found) >= _REMEMBERED:
+                    self._found.clear()
+                self._found[container_id] = found  # the walk over a full node's cgroups is worth remembering
                 return found
         return None
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from vgpu_dra import cdi
 from vgpu_dra.effects.driver_files import find_node_files
 from vgpu_dra.inventory import Inventory
-from vgpu_dra.policy.admission import NodeRules
+from vgpu_dra.rules import NodeRules
 from vgpu_state.claims import ClaimRecord
 from vgpu_state.errors import PreconditionFailed
 from vgpu_state.layout import Layout

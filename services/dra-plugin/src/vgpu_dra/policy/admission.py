@@ -15,13 +15,13 @@ from dataclasses import dataclass
 
 from vgpu_dra import cdi
 from vgpu_dra.inventory import Inventory
+from vgpu_dra.rules import NodeRules
 from vgpu_state import container_abi
 from vgpu_state.claims import ClaimRecord, ClaimState, PodRef, PreparedResult
 from vgpu_state.container_abi import Mount
-from vgpu_state.errors import MalformedInput, PermissionRefused, PreconditionFailed
+from vgpu_state.errors import PermissionRefused, PreconditionFailed
 from vgpu_state.grants import ShownGrant
 from vgpu_state.ids import ClaimUid, ContainerName, RuntimeId
-from vgpu_state.layout import Layout
 
 _GPU_NODE = re.compile(r"/dev/nvidia(\d+)\Z")
 _NVIDIA_MAJOR = 195
@@ -61,17 +61,6 @@ class ContainerFacts:
 
     def __str__(self) -> str:
         return f"container {self.name} of pod {self.pod.namespace}/{self.pod.name}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeRules:
-    """What this node allows, and which host paths belong to us."""
-
-    host: Layout
-    library_version: str
-    private_paths: tuple[str, ...]
-    runtime_handlers: tuple[str, ...]
-    allows_privileged: bool
 
 
 def single_claim(facts: ContainerFacts) -> ClaimUid:
@@ -213,15 +202,3 @@ def _is_bind(mount: Mount) -> bool:
 def is_below(path: str, parent: str) -> bool:
     """Whether a clean absolute path lies strictly below another."""
     return path != parent and path.startswith(parent.rstrip("/") + "/")
-
-
-def parse_runtime_handlers(text: str) -> tuple[str, ...]:
-    """The patterns of --runtime-handlers; the empty one is the runtime's plain handler.
-
-    Raises:
-        MalformedInput: a pattern holds white space.
-    """
-    patterns = tuple(text.split(","))
-    if any(re.search(r"\s", p) for p in patterns):
-        raise MalformedInput(f"--runtime-handlers is {text!r}; expected patterns joined by commas, without spaces")
-    return patterns
