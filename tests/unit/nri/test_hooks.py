@@ -119,11 +119,11 @@ async def test_hung_dra_plugin_is_an_error_reply_at_half_the_timeout(attached: P
     dra.hung["EnsurePartition"] = asyncio.Event()
 
     begun = time.monotonic()
-    answer = await attached.call("CreateContainer", messages.create(), timeout_ns=400_000_000)
+    answer = await attached.call("CreateContainer", messages.create(), timeout_ns=1_000_000_000)
 
-    assert 0.2 <= time.monotonic() - begun < 0.4
+    assert 0.5 <= time.monotonic() - begun < 1.0
     assert answer.code == 14
-    assert answer.message.startswith(f"EnsurePartition {_WHO}: dra-plugin did not answer within 0.2 s")
+    assert answer.message.startswith(f"EnsurePartition {_WHO}: dra-plugin did not answer within 0.5 s")
 
 
 @pytest.mark.parametrize(
@@ -321,10 +321,10 @@ async def test_hung_release_does_not_hold_the_runtime_beyond_the_deadline(
     dra.hung["ReleasePartition"] = asyncio.Event()
 
     begun = time.monotonic()
-    answer = await attached.call("StopContainer", messages.stop(), timeout_ns=400_000_000)
+    answer = await attached.call("StopContainer", messages.stop(), timeout_ns=1_000_000_000)
 
     assert answer == Response()
-    assert 0.2 <= time.monotonic() - begun < 0.4
+    assert 0.5 <= time.monotonic() - begun < 1.0
 
 
 async def test_hung_call_holds_up_no_other_container(attached: PluginConnection, dra: FakePartitions) -> None:
