@@ -1,0 +1,201 @@
+"""A node with one dra-plugin process, a kubelet and both private callers: claims are prepared, containers made, as on a node."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from vgpu_proto import partitions
+from vgpu_testkit import trees
+from vgpu_testkit.daemons import Daemon, StackPaths, make_stack
+from vgpu_testkit.dra_calls import DraCalls
+from vgpu_testkit.fake_host import FakeHost
+from vgpu_testkit.kubelet import Kubelet
+from vgpu_testkit.kubelet_values import Claim, Device, Timings
+from vgpu_testkit.manifests import Manifest, Share
+from vgpu_testkit.node import Node, build_node
+
+DRIVER = "manager.nvidia.com"
+_CDI_PREFIX = "k8s.manager.nvidia.com-claim_"
+_POD_UID = "0b9c2a3e-54f1-4c86-9b57-2f1d2b8f4c11"
+
+
+def half_a_gpu(name: str = "half", *, device: str = "vgpu-5", uid: str = "3f0c1f6e-8f0a-4f57-9d0e-6a6d1b2c7e10") -> Manifest:
+    """A claim of one share; equal arguments give equal manifests."""
+    share = Share(request="gpu", device=device, cores="50", memory="8Gi", share_id=f"8a2d4a8e{uid[8:]}")
+    return Manifest(name=name, shares=(share,), uid=uid)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Container:
+    """A container of one pod that shows grants of one claim. Equal attempts of one container have equal runtime ids."""
+
+    name: str = "train"
+    pod_uid: str = _POD_UID
+    attempt: int = 0
+    pid: int = 4_000_000
+
+    @property
+    def runtime_id(self) -> str:
+        return f"{self.attempt:08x}{self.pod_uid[:8]}{self.name.encode().hex():0>48}"
+
+    @property
+    def partition(self) -> str:
+        return f"{self.pod_uid}_{self.name}"
+
+    @property
+    def cgroup(self) -> str:
+        return f"/kubepods/burstable/pod{self.pod_uid}/{self.runtime_id}"
+
+    def again(self) -> Container:
+        """The next attempt of the same container."""
+        return replace(self, attempt=self.attempt + 1)
+
+
+@dataclass(kw_only=True)
+class DraBench:
+    """`dra` is not started by making the bench."""
+
+    node: Node
+    host: FakeHost
+    dra: Daemon
+    calls: DraCalls
+    claims: Path
+    kubelet: Kubelet | None = None
+    _adjustments: dict[str, Mapping[str, str]] = field(default_factory=dict)
+
+    @property
+    def roots(self) -> tuple[Path, Path]:
+        """Where dra-plugin writes what lasts."""
+        return self.node.manager_dir, self.node.cdi_dir
+
+    async def start(self) -> None:
+        """Starts dra-plugin; returns when it is ready, which it is when kubelet, if there is one, has connected to it."""
+        self.dra.start()
+        await self.serving()
+
+    async def serving(self) -> None:
+        if self.kubelet is None:
+            await self.until_phase("serving")
+            return
+        await self.dra.ready()
+        await self.kubelet.until(lambda: bool(self.kubelet and self.kubelet.connected_endpoints(DRIVER)))
+
+    async def until_phase(self, phase: str) -> None:
+        async def is_there() -> bool:
+            try:
+                return bool((await self.dra.debug("state"))["phase"] == phase)
+            except (OSError, json.JSONDecodeError):
+                return False
+
+        await until(is_there)
+
+    async def prepare(self, *manifests: Manifest) -> list[Device]:
+        """The devices of all claims in order; kubelet asks anew for each."""
+        assert self.kubelet is not None
+        claims = [kubelet_claim(m) for m in manifests]
+        answers = await self.kubelet.prepare(DRIVER, claims, sandbox_lost=True)
+        return [device for claim in claims for device in answers[claim.uid]]
+
+    async def unprepare(self, *manifests: Manifest) -> None:
+        assert self.kubelet is not None
+        await self.kubelet.unprepare(DRIVER, [kubelet_claim(m) for m in manifests])
+
+    def cdi_file(self, manifest: Manifest) -> Path:
+        return self.node.cdi_dir / f"{_CDI_PREFIX}{manifest.uid}.json"
+
+    def claim_dir(self, manifest: Manifest) -> Path:
+        return self.node.manager_dir / "claims" / manifest.uid
+
+    def shown(self, manifest: Manifest, container: Container) -> partitions.Container:
+        """The container as nri-plugin reports it after the runtime has applied the CDI edits of all the claim's devices."""
+        edits = [device["containerEdits"] for device in json.loads(self.cdi_file(manifest).read_bytes())["devices"]]
+        env = [entry.partition("=") for one in edits for entry in one["env"]]
+        mounts = {m["containerPath"]: m for one in edits for m in one["mounts"]}
+        nodes = {n["path"] for one in edits for n in one["deviceNodes"]}
+        return partitions.Container(
+            runtime_id=container.runtime_id,
+            name=container.name,
+            pod=partitions.Pod(uid=container.pod_uid, namespace="research", name="two-workers-0"),
+            grants=[
+                partitions.Grant(key=name.removeprefix("VGPU_GRANT_"), value=value)
+                for name, _, value in env
+                if name.startswith("VGPU_GRANT_")
+            ],
+            mounts=[
+                partitions.Mount(destination=path, source=m["hostPath"], type="bind", options=m["options"])
+                for path, m in mounts.items()
+            ],
+            devices=[partitions.Device(path=path, type="c", major=195, minor=_minor(path)) for path in sorted(nodes)],
+        )
+
+    async def ensure(self, manifest: Manifest, container: Container, *, session: int = 1) -> partitions.EnsurePartitionResponse:
+        """EnsurePartition; what it answers is what `run` gives the container."""
+        shown = self.shown(manifest, container)
+        answer = await self.calls.ensure(shown, session=session)
+        mounts = {m.destination: m.source for m in (*shown.mounts, *answer.mounts)}
+        self._adjustments[container.runtime_id] = mounts
+        return answer
+
+    def run(self, container: Container) -> None:
+        """The container's first process is there: in its cgroup, with the mounts of `ensure`'s answer."""
+        self.host.populate(container.cgroup, [container.pid])
+        self.host.show_process(container.pid, cgroup=container.cgroup, mounts=self._adjustments[container.runtime_id])
+
+    def end(self, container: Container) -> None:
+        """The container has no process any more."""
+        self.host.populate(container.cgroup, [])
+
+    async def record_start(self, container: Container) -> None:
+        await self.calls.record_start(container.runtime_id, container.pid)
+
+    async def record_pids(self, manifest: Manifest, container: Container, *pids: int) -> bool:
+        return await self.calls.record_pids(manifest.uid, container.partition, container.runtime_id, pids)
+
+    async def until_trash_is_empty(self) -> None:
+        async def is_empty() -> bool:
+            return not any((self.node.manager_dir / "claims/.trash").iterdir())
+
+        await until(is_empty)
+
+    def picture(self) -> dict[str, trees.Entry]:
+        return trees.picture(*self.roots)
+
+
+def make_bench(root: Path, *, native: Path, options: Mapping[str, str] | None = None) -> DraBench:
+    """A node of eight GPUs below `root`, a short path since sockets are made there. `options` are VGPU_* variables."""
+    node = build_node(root, native=native)
+    host = FakeHost(root / "host")
+    claims = root / "claims"
+    claims.mkdir()
+    paths = StackPaths(claims=claims, nri_socket=root / "nri.sock", proc_root=host.proc_root, cgroup_root=host.cgroup_root)
+    stack = make_stack(node, paths, options=options)
+    return DraBench(node=node, host=host, dra=stack.dra, calls=DraCalls(node.run_dir), claims=claims)
+
+
+def make_kubelet(node: Node) -> Kubelet:
+    return Kubelet(node.kubelet_dir, timings=Timings(backoff_s=0.05, reconnect_s=0.02))
+
+
+def kubelet_claim(manifest: Manifest) -> Claim:
+    return Claim(namespace=manifest.namespace, name=manifest.name, uid=manifest.uid)
+
+
+async def until(condition: Callable[[], Any], timeout_s: float = 20.0) -> None:
+    """Returns once the awaited `condition` holds.
+
+    Raises:
+        TimeoutError: it did not within `timeout_s`.
+    """
+    async with asyncio.timeout(timeout_s):
+        while not await condition():
+            await asyncio.sleep(0.01)
+
+
+def _minor(path: str) -> int:
+    digits = path.removeprefix("/dev/nvidia")
+    return int(digits) if digits.isdigit() else 255

@@ -1,0 +1,61 @@
+"""A fake node with one real dra-plugin process per test."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from vgpu_testkit.dra_bench import DraBench, make_bench, make_kubelet
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="session")
+def native() -> Path:
+    """The directory the Makefile of tests/native builds into, up to date."""
+    subprocess.run(["make", "--silent", "-C", str(REPOSITORY / "tests/native")], check=True)
+    return REPOSITORY / "build/native"
+
+
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    # pytest's tmp_path alone can use up the 107 bytes of a unix socket's path.
+    path = Path(tempfile.mkdtemp(prefix="vd"))
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture
+def new_bench(short_path: Path, native: Path) -> Iterator[Callable[[str], DraBench]]:
+    """Makes benches by name; what still runs at the end is killed."""
+    benches: list[DraBench] = []
+
+    def make(name: str) -> DraBench:
+        root = short_path / name
+        root.mkdir()
+        benches.append(make_bench(root, native=native))
+        return benches[-1]
+
+    yield make
+    for one in benches:
+        one.dra.kill()
+
+
+@pytest.fixture
+def idle_bench(new_bench: Callable[[str], DraBench]) -> DraBench:
+    """dra-plugin is not started, kubelet does not run."""
+    return new_bench("n")
+
+
+@pytest.fixture
+async def bench(idle_bench: DraBench) -> AsyncIterator[DraBench]:
+    """dra-plugin is not started, kubelet runs."""
+    async with make_kubelet(idle_bench.node) as kubelet:
+        idle_bench.kubelet = kubelet
+        yield idle_bench
+        idle_bench.dra.kill()
