@@ -94,7 +94,8 @@ class Procfs:
 
     def _read(self, pid: int | str, name: str) -> str | None:
         try:
-            return (self._proc / str(pid) / name).read_text(errors="replace")
+            # Not read_text(): it turns CR, which a name may hold, into the end of a line.
+            return (self._proc / str(pid) / name).read_bytes().decode(errors="replace")
         except OSError:
             return None
 

@@ -15,6 +15,8 @@ _POD = re.compile(r"(?:.*-)?pod([0-9a-f]{8}[-_](?:[0-9a-f]{4}[-_]){3}[0-9a-f]{12
 # containerd told to use systemd below a cgroupfs kubelet puts slice, prefix and id into one component.
 _JOINED = re.compile(r"(?:.*-)?pod([0-9a-f]{8}_(?:[0-9a-f]{4}_){3}[0-9a-f]{12})\.slice:[\w.-]*:([0-9a-f]{64})\Z")
 _CONTAINER = re.compile(r"(?:[a-z]+(?:-[a-z]+)*-)?([0-9a-f]{64})(?:\.scope)?\Z")
+# Below this a user's own service manager makes cgroups, under any name.
+_USERS = "user.slice"
 # What may stand above a pod's component: kubelet's own levels, or nothing that our cgroup namespace lets us see.
 _ABOVE_POD = re.compile(r"(?:(?:[\w.-]*-)?kubepods(?:-burstable|-besteffort)?(?:\.slice)?|burstable|besteffort|\.\.|)\Z")
 
@@ -37,7 +39,8 @@ class AmbiguousCgroup:
 
 def hierarchy_paths(text: str) -> tuple[str, ...]:
     """The path of each line `<id>:<controllers>:<path>`; a path may contain colons."""
-    return tuple(line.split(":", 2)[2] for line in text.splitlines() if line.count(":") >= 2)
+    # Not splitlines(): the kernel forbids only the line feed in a name, and whoever may make cgroups would end lines with others.
+    return tuple(line.split(":", 2)[2] for line in text.split("\n") if line.count(":") >= 2)
 
 
 def locate(text: str) -> ContainerCgroup | AmbiguousCgroup | None:
@@ -60,6 +63,8 @@ def locate_path(path: str) -> ContainerCgroup | None:
     """
     parts = path.split("/")
     for i, part in enumerate(parts):
+        if part == _USERS:
+            return None
         if joined := _JOINED.match(part):
             return _place(joined.group(1), joined.group(2), parts[: i + 1])
         pod = _POD.match(part)

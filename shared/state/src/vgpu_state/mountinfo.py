@@ -33,7 +33,8 @@ class MountEntry:
 
 def parse_mountinfo(text: str) -> tuple[MountEntry, ...]:
     """The entries in the kernel's order; a line that is none is left out."""
-    return tuple(entry for line in text.splitlines() if (entry := _parse_line(line)) is not None)
+    # Not splitlines(): the kernel escapes the line feed only, and a volume's path may hold any other separator.
+    return tuple(entry for line in text.split("\n") if (entry := _parse_line(line)) is not None)
 
 
 def visible_mount(entries: Iterable[MountEntry], path: str) -> MountEntry | None:
