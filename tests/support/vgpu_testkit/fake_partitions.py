@@ -21,7 +21,8 @@ _METHODS = ("EnsurePartition", "RecordStart", "ReleasePartition", "Synchronize",
 
 
 class FakePartitions:
-    """`faults` maps a method to what it raises; a method in `hung` answers only once its event is set.
+    """`faults` maps a method to what it raises; a method in `hung` answers only once its event is set;
+    one in `garbled` answers bytes that are no message.
 
     As the real one does, it knows a session only after its Synchronize, and forgets all of them in a restart (`forget`).
     """
@@ -31,6 +32,7 @@ class FakePartitions:
         self.op_ids: dict[str, list[str]] = {name: [] for name in _METHODS}
         self.faults: dict[str, Exception] = {}
         self.hung: dict[str, asyncio.Event] = {}
+        self.garbled: set[str] = set()
         self.unbound: tuple[str, ...] = ()
         self.drifted: tuple[str, ...] = ()
         self.config_dir = "/host/claims/partition/config"
@@ -65,7 +67,7 @@ class FakePartitions:
                 await self.hung[name].wait()
             if name in self.faults:
                 raise self.faults[name]
-            return answer(request)
+            return _Garbled(answer(request)) if name in self.garbled else answer(request)
 
         return unary(serve, getattr(partitions, f"{name}Request"), getattr(partitions, f"{name}Response"))
 
@@ -113,6 +115,20 @@ async def serving(fake: FakePartitions, path: Path) -> AsyncIterator[None]:
             event.set()
         await server.stop(grace_s=1.0)
         path.unlink(missing_ok=True)  # noqa: ASYNC240 - one unlink on tmpfs
+
+
+class _Garbled:
+    """Passes for the message it wraps, and is sent as bytes that are none."""
+
+    def __init__(self, message: Any) -> None:
+        self._message = message
+
+    @property  # type: ignore[misc]  # isinstance() looks at it, and so does grpclib's codec
+    def __class__(self) -> Any:
+        return type(self._message)
+
+    def SerializeToString(self) -> bytes:  # noqa: N802 - protobuf's own name
+        return b"\x0a\xff"
 
 
 class Bug(VgpuError):

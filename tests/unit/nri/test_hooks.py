@@ -374,3 +374,13 @@ async def test_privileged_container_is_shown_as_one(attached: PluginConnection, 
     await attached.call("CreateContainer", request)
 
     assert dra.asked("EnsurePartition")[0].container.allows_all_devices
+
+
+async def test_answer_of_dra_plugin_that_cannot_be_read_refuses_the_container(
+    attached: PluginConnection, dra: FakePartitions
+) -> None:
+    dra.garbled.add("EnsurePartition")
+
+    answer = await attached.call("CreateContainer", messages.create())
+
+    assert answer == Response(code=13, message=f"EnsurePartition {_WHO}: dra-plugin's answer to EnsurePartition cannot be read")

@@ -57,10 +57,7 @@ class RuntimeLink:
                 delays = self._delays()
             pause_s = next(delays)
             telemetry.closes.labels(closed.reason.value).inc()
-            _log.warning(
-                "session ended", socket=self._socket_path, status=closed.reason.value, reason=closed.detail,
-                lived_s=round(lived_s, 1), next_try_s=pause_s,
-            )  # fmt: skip
+            self._log_end(closed, lived_s=lived_s, pause_s=pause_s)
             await asyncio.sleep(pause_s)
             telemetry.reconnects.inc()
 
@@ -81,6 +78,13 @@ class RuntimeLink:
             "socket": self._socket_path,
             "undelivered_releases": {key: stage.value for key, stage in self._surroundings.ledger.undelivered.items()},
         }
+
+    def _log_end(self, closed: Closed, *, lived_s: float, pause_s: float) -> None:
+        said = {"socket": self._socket_path, "reason": closed.detail, "next_try_s": pause_s}
+        if closed.reason is CloseReason.UNREACHABLE:
+            _log.warning("runtime unreachable", **said)
+            return
+        _log.warning("session ended", status=closed.reason.value, lived_s=round(lived_s, 1), **said)
 
     def _delays(self) -> Iterator[float]:
         return backoff.delays_s(first_s=self._timing.first_retry_s, longest_s=self._timing.longest_retry_s)

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import TypeVar
+
+from google.protobuf.message import DecodeError, Message
 
 from vgpu_daemon.grpc_client import PeerSocket
+from vgpu_daemon.grpc_status import PeerFailed
 from vgpu_nri import policy
 from vgpu_nri.containers import Adjustment, Pod, Stage, SynchronizeReport, VgpuContainer
 from vgpu_nri.session import Session
 from vgpu_proto import partitions
 from vgpu_state.container_abi import Mount
+
+_MessageT = TypeVar("_MessageT", bound=Message)
 
 _SERVICE = "/vgpu.partitions.v1.Partitions"
 _STAGES = {
@@ -29,9 +35,7 @@ class PartitionsClient:
 
     async def ensure(self, container: VgpuContainer, *, session_id: int, deadline_s: float) -> Adjustment:
         request = partitions.EnsurePartitionRequest(session=session_id, container=_encode(container))
-        answer = await self._peer.call(
-            f"{_SERVICE}/EnsurePartition", request, partitions.EnsurePartitionResponse, deadline_s=deadline_s
-        )
+        answer = await self._call("EnsurePartition", request, partitions.EnsurePartitionResponse, deadline_s=deadline_s)
         return Adjustment(
             mounts=tuple(
                 Mount(destination=m.destination, source=m.source, type=m.type, options=tuple(m.options)) for m in answer.mounts
@@ -43,17 +47,15 @@ class PartitionsClient:
 
     async def record_start(self, runtime_id: str, pid: int, *, deadline_s: float) -> None:
         request = partitions.RecordStartRequest(runtime_id=runtime_id, pid=pid)
-        await self._peer.call(f"{_SERVICE}/RecordStart", request, partitions.RecordStartResponse, deadline_s=deadline_s)
+        await self._call("RecordStart", request, partitions.RecordStartResponse, deadline_s=deadline_s)
 
     async def release(self, runtime_id: str, stage: Stage, *, deadline_s: float) -> None:
         request = partitions.ReleasePartitionRequest(runtime_id=runtime_id, stage=_STAGES[stage])
-        await self._peer.call(f"{_SERVICE}/ReleasePartition", request, partitions.ReleasePartitionResponse, deadline_s=deadline_s)
+        await self._call("ReleasePartition", request, partitions.ReleasePartitionResponse, deadline_s=deadline_s)
 
     async def synchronize(self, containers: Collection[VgpuContainer], *, session_id: int) -> SynchronizeReport:
         request = partitions.SynchronizeRequest(session=session_id, containers=map(_encode, containers))
-        answer = await self._peer.call(
-            f"{_SERVICE}/Synchronize", request, partitions.SynchronizeResponse, deadline_s=_SYNCHRONIZE_S
-        )
+        answer = await self._call("Synchronize", request, partitions.SynchronizeResponse, deadline_s=_SYNCHRONIZE_S)
         return SynchronizeReport(
             unbound=tuple(answer.unbound_runtime_ids),
             drifted=tuple(answer.drifted_runtime_ids),
@@ -68,8 +70,14 @@ class PartitionsClient:
             runtime_version=session.runtime_version,
             synchronized_since=session.synchronized_since,
         )
-        answer = await self._peer.call(f"{_SERVICE}/RenewSession", request, partitions.RenewSessionResponse, deadline_s=_RENEW_S)
+        answer = await self._call("RenewSession", request, partitions.RenewSessionResponse, deadline_s=_RENEW_S)
         return answer.is_known
+
+    async def _call(self, method: str, request: Message, kind: type[_MessageT], *, deadline_s: float) -> _MessageT:
+        try:
+            return await self._peer.call(f"{_SERVICE}/{method}", request, kind, deadline_s=deadline_s)
+        except DecodeError as exc:
+            raise PeerFailed(f"dra-plugin's answer to {method} cannot be read") from exc
 
 
 def warm_up() -> None:
