@@ -91,11 +91,14 @@ def _found(reader: ClaimsReader, uid: ClaimUid) -> FoundClaim:
         record = reader.record(uid)
     except (RecordUnusable, StorageFailed) as exc:
         record = str(exc)
-    bindings: dict[PartitionName, Binding | None] = {}
-    for name in reader.partitions(uid):
+    bindings: dict[PartitionName, Binding | str] = {}
+    try:
+        names = reader.partitions(uid)
+    except StorageFailed as exc:
+        return FoundClaim(record=str(exc), bindings=bindings)
+    for name in names:
         try:
-            bindings[name] = reader.binding(uid, name)
-        except BindingUnusable as exc:
-            _log.error("binding unusable", claim_uid=uid, partition=name, reason=str(exc))
-            bindings[name] = None
+            bindings[name] = reader.binding(uid, name) or "it has no binding.json"
+        except (BindingUnusable, StorageFailed) as exc:
+            bindings[name] = str(exc)
     return FoundClaim(record=record, bindings=bindings)

@@ -88,7 +88,7 @@ def _json(show: Debug) -> Callable[[web.Request], Any]:
 
 async def _listen_tcp(runner: web.AppRunner, address: str) -> None:
     host, _, port = address.rpartition(":")
-    if not port.isdigit():
+    if not port.isdigit() or int(port) > 65535:
         raise StartFailed(f"--http-listen is {address!r}; expected HOST:PORT")
     try:
         await web.TCPSite(runner, host.strip("[]"), int(port)).start()

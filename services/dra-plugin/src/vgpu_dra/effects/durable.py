@@ -48,7 +48,8 @@ def make_directory(path: Path, *, mode: int) -> None:
         try:
             os.mkdir(path, mode)
         except FileExistsError:
-            return
+            if not path.is_dir():
+                raise
 
 
 def sync_directory(path: Path) -> None:

@@ -15,10 +15,10 @@ from vgpu_state.ids import ClaimUid, PartitionName
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundClaim:
-    """One claim directory. `record` is None without claim.json, and the reason's text when it is unusable."""
+    """One claim directory. `record` is None without claim.json. What cannot be used is the reason's text."""
 
     record: ClaimRecord | str | None
-    bindings: Mapping[PartitionName, Binding | None]
+    bindings: Mapping[PartitionName, Binding | str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,8 +34,10 @@ class RecoveryPlan:
 
 
 def plan_recovery(found: Mapping[ClaimUid, FoundClaim], *, boot_id: str) -> RecoveryPlan:
-    """A record of another boot loses its bindings, since their containers ended with it; a partition without a readable
-    binding never had a container.
+    """A record of another boot loses its bindings, since their containers ended with it.
+
+    In the same boot a partition whose binding cannot be used may be a live container's: nobody can say whose, so the claim is
+    quarantined and its directory stays as it is.
     """
     kept: dict[ClaimUid, ClaimRecord] = {}
     renewed: dict[ClaimUid, ClaimRecord] = {}
@@ -53,9 +55,12 @@ def plan_recovery(found: Mapping[ClaimUid, FoundClaim], *, boot_id: str) -> Reco
                 renewed[uid] = replace(record, boot_id=boot_id)
                 discarded += [(uid, name) for name in claim.bindings]
             case ClaimRecord(state=ClaimState.PREPARED) as record:
+                unusable = [f"partition {name}: {b}" for name, b in claim.bindings.items() if isinstance(b, str)]
+                if unusable:
+                    quarantined[uid] = unusable[0]
+                    continue
                 kept[uid] = record
-                bindings[uid] = {name: b for name, b in claim.bindings.items() if b is not None}
-                discarded += [(uid, name) for name, b in claim.bindings.items() if b is None]
+                bindings[uid] = {name: b for name, b in claim.bindings.items() if isinstance(b, Binding)}
             case _:
                 undone.append(uid)
     return RecoveryPlan(
