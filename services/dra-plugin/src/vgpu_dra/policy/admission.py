@@ -130,7 +130,7 @@ def _check_privileged(facts: ContainerFacts, rules: NodeRules) -> None:
 def _check_devices(facts: ContainerFacts, results: Collection[PreparedResult], inventory: Inventory) -> None:
     minor_by_gpu = {g.uuid: g.minor for g in inventory.gpus}
     granted = {minor_by_gpu.get(r.gpu_uuid): r for r in results}
-    found = {n for d in facts.devices if (n := _gpu_minor(d)) is not None}
+    found = {minor for device in facts.devices for minor in _gpu_minors(device)}
     for minor, result in granted.items():
         if minor is None:
             raise PreconditionFailed(f"{facts}: GPU {result.gpu_uuid} of request {result.request} is not on this node any more")
@@ -146,37 +146,39 @@ def _check_devices(facts: ContainerFacts, results: Collection[PreparedResult], i
         )
 
 
-def _gpu_minor(device: ShownDevice) -> int | None:
-    """The GPU that a node opens: by its usual name, or under any name by NVIDIA's major number."""
-    if match := _GPU_NODE.match(posixpath.normpath(device.path)):
-        return int(match.group(1))
+def _gpu_minors(device: ShownDevice) -> set[int]:
+    """The GPU that a node names, and the one that it opens by NVIDIA's major number, which may be another."""
+    minors: set[int] = set()
+    if match := _GPU_NODE.match(_clean(device.path)):
+        minors.add(int(match.group(1)))
     if device.major == _NVIDIA_MAJOR and 0 <= device.minor < _NVIDIA_CONTROL_MINOR - 1:
-        return device.minor
-    return None
+        minors.add(device.minor)
+    return minors
 
 
 def _check_mounts(facts: ContainerFacts, rules: NodeRules) -> None:
+    # With the write protection: a hostPath volume may name our source and our destination, and be writable.
     ours = {
-        (m.destination, m.source)
+        (m.destination, m.source, _is_read_only(m))
         for uid in {g.claim_uid for g in facts.grants}
         for m in cdi.claim_mounts(uid, host=rules.host, library_version=rules.library_version)
     }
     for mount in facts.mounts:
-        if (mount.destination, mount.source) not in ours:
+        if (mount.destination, mount.source, _is_read_only(mount)) not in ours:
             _check_destination(facts, mount)
             _check_source(facts, mount, rules)
 
 
 def _check_destination(facts: ContainerFacts, mount: Mount) -> None:
-    place = posixpath.normpath("/" + mount.destination.lstrip("/"))
+    place = _clean(mount.destination)
     if place == "/tmp":
-        if "ro" in mount.options:
+        if _is_read_only(mount):
             raise PreconditionFailed(
                 f"{facts} mounts a read-only volume at /tmp, where the enforcement library keeps its scratch; make it writable"
             )
         return
     for ours in OUR_DESTINATIONS:
-        if place == ours or is_below(place, ours) or is_below(ours, place):
+        if _overlap(place, ours):
             raise PreconditionFailed(
                 f"{facts} has a mount at {mount.destination!r}, which would hide or replace ours at {ours}; choose another "
                 "mountPath"
@@ -186,13 +188,33 @@ def _check_destination(facts: ContainerFacts, mount: Mount) -> None:
 def _check_source(facts: ContainerFacts, mount: Mount, rules: NodeRules) -> None:
     if not mount.source.startswith("/") or not _is_bind(mount):
         return
-    source = posixpath.normpath(mount.source)
     for private in rules.private_paths:
-        if source == private or is_below(source, private) or is_below(private, source):
+        if any(_overlap(a, b) for a in _spellings(mount.source) for b in _spellings(private)):
             raise PreconditionFailed(
                 f"{facts} mounts host path {mount.source!r}, which reaches {private}: no container may see the node's vGPU, "
                 "CDI or kubelet plug-in files"
             )
+
+
+def _overlap(one: str, other: str) -> bool:
+    return one == other or is_below(one, other) or is_below(other, one)
+
+
+def _spellings(path: str) -> tuple[str, ...]:
+    """The clean path, and the same below /run where it leads through /var/run, which is a link to there (FHS 3.0, 5.13)."""
+    clean = _clean(path)
+    if clean == "/var/run" or is_below(clean, "/var/run"):
+        return clean, clean.removeprefix("/var")
+    return (clean,)
+
+
+def _clean(path: str) -> str:
+    """An absolute path without dots and doubled slashes; normpath alone keeps two in front, as POSIX lets it."""
+    return posixpath.normpath("/" + path.lstrip("/"))
+
+
+def _is_read_only(mount: Mount) -> bool:
+    return "rw" not in mount.options and ("ro" in mount.options or "rro" in mount.options)
 
 
 def _is_bind(mount: Mount) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from vgpu_dra.inventory import Gpu, Inventory
+from vgpu_state import container_abi
 from vgpu_state.claims import ClaimRef, PodRef, PreparedResult
 from vgpu_state.errors import PreconditionFailed
 from vgpu_state.ids import ContainerName
@@ -19,13 +20,17 @@ def container_limits(
     """One slot per GPU, at its NVML index: the sum of this container's shares, capped at the device.
 
     Raises:
-        PreconditionFailed: a GPU of the claim is not on the node any more.
+        PreconditionFailed: a GPU of the claim is not on the node any more, or has no slot at its index of today.
     """
     slots: dict[int, Slot] = {}
     for share in shares:
         gpu = inventory.by_uuid(share.gpu_uuid)
         if gpu is None:
             raise PreconditionFailed(f"claim {claim} request {share.request}: GPU {share.gpu_uuid} is not on this node any more")
+        if gpu.index >= container_abi.MAX_DEVICES:
+            raise PreconditionFailed(
+                f"claim {claim} request {share.request}: GPU index {gpu.index} has no slot in the limits file (0 to 15)"
+            )
         slots[gpu.index] = _added(slots.get(gpu.index), share, gpu)
     return Limits(
         pod_uid=pod.uid,
