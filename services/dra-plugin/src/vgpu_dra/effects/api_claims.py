@@ -1,13 +1,17 @@
 """ResourceClaims from the API server: reads only, as plain dicts.
 
-kubernetes-asyncio costs most of a second and 50 MiB to import, so it is imported when the first claim is asked for.
+kubernetes-asyncio costs most of a second and 50 MiB to import, so it is imported when the first claim is asked for, on a thread:
+kubelet waits one second for GetInfo.
 """
 
 from __future__ import annotations
 
 import asyncio
+import importlib
 from collections.abc import Mapping
 from typing import Any
+
+import aiohttp
 
 from vgpu_state.claims import ClaimRef
 from vgpu_state.errors import NotReady, PreconditionFailed
@@ -32,6 +36,7 @@ class ApiClaims:
             PreconditionFailed: there is no such claim.
             NotReady: the API server is away or refused; kubelet tries again.
         """
+        await asyncio.to_thread(importlib.import_module, "kubernetes_asyncio.config")
         from kubernetes_asyncio import client
         from kubernetes_asyncio.client.exceptions import ApiException
 
@@ -44,7 +49,7 @@ class ApiClaims:
             if exc.status == 404:
                 raise PreconditionFailed(f"ResourceClaim {claim.namespace}/{claim.name} does not exist") from exc
             raise NotReady(f"API server refused ResourceClaim {claim.namespace}/{claim.name}: {exc.status} {exc.reason}") from exc
-        except (OSError, TimeoutError) as exc:
+        except (OSError, TimeoutError, aiohttp.ClientError) as exc:
             raise NotReady(f"API server is away: {exc or type(exc).__name__}") from exc
         return found
 
