@@ -156,6 +156,13 @@ def test_every_volume_is_mounted_somewhere() -> None:
     assert mounted == {v["name"] for v in pod["volumes"]}
 
 
+def test_kubelets_termination_log_is_not_to_be_made_in_a_directory_that_is_read_only() -> None:
+    read_only = {(c, f"{path}/") for c in SERVICES for _, path, is_read_only in _host_mounts(c) if is_read_only}
+    logs = {name: c.get("terminationMessagePath", "/dev/termination-log") for name, c in _containers(_pod()).items()}
+
+    assert [(service, path) for service, path in read_only if logs[service].startswith(path)] == []
+
+
 def test_only_dra_plugin_can_write_the_claims_tree() -> None:
     assert {s: (MANAGER, MANAGER, True) in _host_mounts(s) for s in SERVICES} == {
         "dra-plugin": False,
