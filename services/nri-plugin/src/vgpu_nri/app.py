@@ -14,7 +14,7 @@ import structlog
 
 from vgpu_daemon import boottime, locks, logs, run
 from vgpu_daemon.endpoint import Endpoint
-from vgpu_daemon.grpc_client import PeerSocket
+from vgpu_daemon.grpc_client import REDIAL_PAUSE_S, PeerSocket
 from vgpu_nri import partitions_client, policy, wire
 from vgpu_nri.config import PROG, Config, parse_config
 from vgpu_nri.health import Health
@@ -35,6 +35,7 @@ class Timing:
 
     link: LinkTiming = field(default_factory=LinkTiming)
     pace: Pace = field(default_factory=Pace)
+    redial_pause_s: float = REDIAL_PAUSE_S
 
 
 def main() -> NoReturn:
@@ -56,7 +57,9 @@ async def serve(config: Config, stop: asyncio.Event, *, timing: Timing) -> None:
     _make_private_dirs(config)
     telemetry, ledger = Telemetry(), Ledger()
     health = Health(clock=time.monotonic, episode=config.episode)
-    async with PeerSocket(str(config.partitions_socket), peer="dra-plugin", clock=time.monotonic) as peer:
+    async with PeerSocket(
+        str(config.partitions_socket), peer="dra-plugin", clock=time.monotonic, redial_pause_s=timing.redial_pause_s
+    ) as peer:
         client = PartitionsClient(peer)
         surroundings = Surroundings(
             partitions=client,

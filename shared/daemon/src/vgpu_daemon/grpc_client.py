@@ -22,12 +22,13 @@ REDIAL_PAUSE_S = 1.0
 class PeerSocket:
     """A channel to the process that serves `path`; it may be away, and another may serve there after a restart.
 
-    A dial that failed is not repeated for one second: until then every call is refused at once, so that a peer's absence never
-    costs a caller its deadline.
+    A dial that failed is not repeated for `redial_pause_s` seconds: until then every call is refused at once, so that a peer's
+    absence never costs a caller its deadline.
     """
 
-    def __init__(self, path: str, *, peer: str, clock: Callable[[], float]) -> None:
+    def __init__(self, path: str, *, peer: str, clock: Callable[[], float], redial_pause_s: float = REDIAL_PAUSE_S) -> None:
         self._path = path
+        self._redial_pause_s = redial_pause_s
         self._peer = peer
         self._clock = clock
         self._channel = Channel(path=path)
@@ -47,7 +48,7 @@ class PeerSocket:
             VgpuError: what the peer refused with.
         """
         if self._clock() < self._refused_until:
-            raise NotReady(f"{self._peer} is away ({self._path}); next try within {REDIAL_PAUSE_S:g} s")
+            raise NotReady(f"{self._peer} is away ({self._path}); next try within {self._redial_pause_s:g} s")
         method: UnaryUnaryMethod[Any, Any] = UnaryUnaryMethod(self._channel, route, type(request), response_type)
         op_id = context.op_id.get() or context.new_op_id()
         try:
@@ -59,7 +60,7 @@ class PeerSocket:
         except TimeoutError as exc:
             raise NotReady(f"{self._peer} did not answer within {deadline_s:g} s ({self._path})") from exc
         except OSError as exc:
-            self._refused_until = self._clock() + REDIAL_PAUSE_S
+            self._refused_until = self._clock() + self._redial_pause_s
             raise NotReady(f"{self._peer} is away: {exc.strerror or exc} ({self._path})") from exc
         except StreamTerminatedError as exc:
             raise NotReady(f"{self._peer} broke the connection: {exc} ({self._path})") from exc
