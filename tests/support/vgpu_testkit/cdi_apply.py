@@ -48,7 +48,7 @@ def read_folder(folder: Path, *, versions: Sequence[str] = cdi_spec.KNOWN_VERSIO
     return CdiFolder(devices={name: file for name, file in devices.items() if name not in faults}, faults=faults)
 
 
-def inject(config: oci.Config, folder: CdiFolder, names: Iterable[str]) -> None:
+def inject(config: oci.Config, folder: CdiFolder, names: Iterable[str], *, lookup: oci.NodeLookup = oci.node_numbers) -> None:
     """Applies the devices in the order asked, those of their file first and once.
 
     Raises:
@@ -63,15 +63,15 @@ def inject(config: oci.Config, folder: CdiFolder, names: Iterable[str]) -> None:
         file = folder.devices[name]
         if not any(file is one for one in seen):
             seen.append(file)
-            apply_edits(config, file.edits)
-        apply_edits(config, file.devices[name.partition("=")[2]])
+            apply_edits(config, file.edits, lookup=lookup)
+        apply_edits(config, file.devices[name.partition("=")[2]], lookup=lookup)
 
 
-def apply_edits(config: oci.Config, edits: Edits) -> None:
+def apply_edits(config: oci.Config, edits: Edits, *, lookup: oci.NodeLookup = oci.node_numbers) -> None:
     """Changes a configuration; mounts are sorted by depth afterwards where any came."""
     oci.set_env(config, edits.env)
     for node in edits.device_nodes:
-        _add_node(config, node)
+        _add_node(config, node, lookup)
     for mount in edits.mounts:
         oci.put_mount(config, destination=mount.container_path, source=mount.host_path, type=mount.type, options=mount.options)
     if edits.mounts:
@@ -82,11 +82,11 @@ def apply_edits(config: oci.Config, edits: Edits) -> None:
     groups.extend(gid for gid in edits.additional_gids if gid and gid not in groups)
 
 
-def _add_node(config: oci.Config, node: DeviceNode) -> None:
+def _add_node(config: oci.Config, node: DeviceNode, lookup: oci.NodeLookup) -> None:
     user = config["process"]["user"]
     kind, major, minor = node.type, node.major, node.minor
     if not (kind and (major or kind == "p")):
-        kind, major, minor = _host_numbers(node)
+        kind, major, minor = _host_numbers(node, lookup)
     device: dict[str, Any] = {"path": node.path, "type": kind, "major": major, "minor": minor}
     if node.file_mode is not None:
         device["fileMode"] = node.file_mode
@@ -96,10 +96,10 @@ def _add_node(config: oci.Config, node: DeviceNode) -> None:
     oci.put_device(config, device, node.permissions or "rwm")
 
 
-def _host_numbers(node: DeviceNode) -> tuple[str, int, int]:
+def _host_numbers(node: DeviceNode, lookup: oci.NodeLookup) -> tuple[str, int, int]:
     path = node.host_path or node.path
     try:
-        kind, major, minor = oci.node_numbers(path)
+        kind, major, minor = lookup(path)
     except oci.RefusedConfig as exc:
         raise oci.RefusedConfig(f'failed to stat CDI host device "{path}": {exc}') from exc
     if node.type and node.type != kind:

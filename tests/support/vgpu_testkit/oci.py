@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import posixpath
 import stat
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from vgpu_proto import cri as wire
 from vgpu_testkit.pods import Pod
 
 Config = dict[str, Any]
+NodeLookup = Callable[[str], tuple[str, int, int]]
 
 # What runc gives a container that asks for nothing.
 DEFAULT_CAPABILITIES = (
@@ -149,6 +150,22 @@ def node_numbers(path: str) -> tuple[str, int, int]:
     if stat.S_ISFIFO(status.st_mode):
         return "p", 0, 0
     raise RefusedConfig(f'"{path}" is not a device node')
+
+
+def numbers_of_stand_in(path: str) -> tuple[str, int, int]:
+    """As `node_numbers`, but a regular file stands for the character device of NVIDIA's that has its name.
+
+    For nodes of a mock that was made without the right to make devices.
+    """
+    known = {"nvidiactl": (195, 255), "nvidia-uvm": (511, 0), "nvidia-uvm-tools": (511, 1)}
+    name = posixpath.basename(path)
+    if not os.path.isfile(path):
+        return node_numbers(path)
+    if name.removeprefix("nvidia").isdigit():
+        return "c", 195, int(name.removeprefix("nvidia"))
+    if name in known:
+        return "c", *known[name]
+    return node_numbers(path)
 
 
 def _depth(destination: str) -> int:

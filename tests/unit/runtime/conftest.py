@@ -1,0 +1,71 @@
+"""A stand-in runtime for each test, in a folder whose path leaves room for sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vgpu_testkit.runtime import StandInRuntime
+from vgpu_testkit.runtime_process import Isolation
+
+Make = Callable[..., AbstractAsyncContextManager[StandInRuntime]]
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """An empty folder with a short path."""
+    path = Path(tempfile.mkdtemp(prefix="vgpu-rt-"))
+    (path / "cdi").mkdir()
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture
+def make_runtime(folder: Path) -> Make:
+    """Makes the runtime of that folder; its CDI files are in `cdi`, its NRI socket is `nri/nri.sock`."""
+
+    def make(**options: Any) -> StandInRuntime:
+        return StandInRuntime(folder / "runtime", cdi_dir=folder / "cdi", nri_socket=folder / "nri/nri.sock", **options)
+
+    return make
+
+
+@pytest.fixture
+async def runtime(make_runtime: Make) -> AsyncIterator[StandInRuntime]:
+    """A runtime that isolates its containers as well as this machine allows."""
+    async with make_runtime() as made:
+        yield made
+
+
+@pytest.fixture
+async def mapped(make_runtime: Make) -> AsyncIterator[StandInRuntime]:
+    """A runtime that isolates nothing."""
+    async with make_runtime(isolation=Isolation.PATHS_MAPPED) as made:
+        yield made
+
+
+@pytest.fixture
+async def isolated(runtime: StandInRuntime) -> StandInRuntime:
+    """A runtime with namespaces."""
+    if runtime.isolation is not Isolation.NAMESPACES:
+        pytest.fail("this machine allows no user namespace: only the mode with mapped paths can be tested here")
+    return runtime
+
+
+@pytest.fixture
+def until() -> Callable[[Callable[[], bool]], Awaitable[None]]:
+    """Waits for what no event tells of: the runtime looks for new processes itself."""
+
+    async def wait(condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(10):
+            while not condition():
+                await asyncio.sleep(0.005)
+
+    return wait
