@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import subprocess
 import tempfile
@@ -44,6 +45,17 @@ def new_bench(short_path: Path, native: Path) -> Iterator[Callable[[str], DraBen
     yield make
     for one in benches:
         one.dra.kill()
+
+
+@pytest.fixture(scope="module")
+def shared_bench(native: Path) -> Iterator[DraBench]:
+    """One dra-plugin that serves all tests of a module, without a kubelet."""
+    path = Path(tempfile.mkdtemp(prefix="vd"))
+    bench = make_bench(path, native=native)
+    asyncio.run(bench.start())
+    yield bench
+    bench.dra.kill()
+    shutil.rmtree(path)
 
 
 @pytest.fixture

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from vgpu_proto import partitions
-from vgpu_testkit import trees
+from vgpu_testkit import kubelet_wire, trees
 from vgpu_testkit.daemons import Daemon, StackPaths, make_stack
 from vgpu_testkit.dra_calls import DraCalls
 from vgpu_testkit.fake_host import FakeHost
 from vgpu_testkit.kubelet import Kubelet
+from vgpu_testkit.kubelet_rules import V1, PrepareAnswer
 from vgpu_testkit.kubelet_values import Claim, Device, Timings
 from vgpu_testkit.manifests import Manifest, Share
 from vgpu_testkit.node import Node, build_node
@@ -66,7 +67,11 @@ class DraBench:
     calls: DraCalls
     claims: Path
     kubelet: Kubelet | None = None
-    _adjustments: dict[str, Mapping[str, str]] = field(default_factory=dict)
+    _mounts: dict[str, Mapping[str, str]] = field(default_factory=dict)
+
+    @property
+    def _dra_socket(self) -> Path:
+        return self.node.kubelet_dir / f"plugins/{DRIVER}/dra.sock"
 
     @property
     def roots(self) -> tuple[Path, Path]:
@@ -105,6 +110,16 @@ class DraBench:
         assert self.kubelet is not None
         await self.kubelet.unprepare(DRIVER, [kubelet_claim(m) for m in manifests])
 
+    async def answers(self, *claims: Claim) -> Mapping[str, PrepareAnswer]:
+        """What NodePrepareResources answers each claim, no kubelet judging it."""
+        async with kubelet_wire.dialled(str(self._dra_socket), Timings()) as channel:
+            return await kubelet_wire.node_prepare(channel, V1, claims, timeout_s=20)
+
+    async def unprepare_answers(self, *claims: Claim) -> Mapping[str, str]:
+        """What NodeUnprepareResources answers each claim, no kubelet judging it."""
+        async with kubelet_wire.dialled(str(self._dra_socket), Timings()) as channel:
+            return await kubelet_wire.node_unprepare(channel, V1, claims, timeout_s=20)
+
     def cdi_file(self, manifest: Manifest) -> Path:
         return self.node.cdi_dir / f"{_CDI_PREFIX}{manifest.uid}.json"
 
@@ -134,17 +149,20 @@ class DraBench:
         )
 
     async def ensure(self, manifest: Manifest, container: Container, *, session: int = 1) -> partitions.EnsurePartitionResponse:
-        """EnsurePartition; what it answers is what `run` gives the container."""
+        """EnsurePartition; `mounts_of` the container are what it answers and what the CDI file gives."""
         shown = self.shown(manifest, container)
         answer = await self.calls.ensure(shown, session=session)
-        mounts = {m.destination: m.source for m in (*shown.mounts, *answer.mounts)}
-        self._adjustments[container.runtime_id] = mounts
+        self._mounts[container.runtime_id] = {m.destination: m.source for m in (*shown.mounts, *answer.mounts)}
         return answer
 
+    def mounts_of(self, container: Container) -> Mapping[str, str]:
+        """Host path by destination of what CDI and `ensure`'s answer mount into the container, "tmpfs" for a fresh one."""
+        return self._mounts[container.runtime_id]
+
     def run(self, container: Container) -> None:
-        """The container's first process is there: in its cgroup, with the mounts of `ensure`'s answer."""
+        """The container's first process is there: in its cgroup, with its mounts."""
         self.host.populate(container.cgroup, [container.pid])
-        self.host.show_process(container.pid, cgroup=container.cgroup, mounts=self._adjustments[container.runtime_id])
+        self.host.show_process(container.pid, cgroup=container.cgroup, mounts=self.mounts_of(container))
 
     def end(self, container: Container) -> None:
         """The container has no process any more."""

@@ -46,12 +46,7 @@ def parse_allocation(doc: Mapping[str, Any], *, expected_uid: ClaimUid) -> Alloc
         MalformedInput: a field is missing or not of its form; the message has its path.
     """
     try:
-        metadata = jsonshape.mapping(doc, "metadata")
-        claim = ClaimRef(
-            namespace=jsonshape.text(metadata, "namespace"),
-            name=jsonshape.text(metadata, "name"),
-            uid=ids.parse_claim_uid(jsonshape.text(metadata, "uid")),
-        )
+        claim = _claim(jsonshape.mapping(doc, "metadata"))
         if claim.uid != expected_uid:
             raise PreconditionFailed(
                 f"claim {claim.namespace}/{claim.name} now has uid {claim.uid}, kubelet asks for {expected_uid}: it was replaced"
@@ -60,6 +55,14 @@ def parse_allocation(doc: Mapping[str, Any], *, expected_uid: ClaimUid) -> Alloc
     except jsonshape.ShapeError as exc:
         raise MalformedInput(f"ResourceClaim {expected_uid}: {exc}") from exc
     return Allocation(claim=claim, results=results)
+
+
+def _claim(metadata: Mapping[str, Any]) -> ClaimRef:
+    namespace, name = jsonshape.text(metadata, "namespace"), jsonshape.text(metadata, "name")
+    try:
+        return ClaimRef(namespace=namespace, name=name, uid=ids.parse_claim_uid(jsonshape.text(metadata, "uid")))
+    except MalformedInput as exc:
+        raise MalformedInput(f"ResourceClaim {namespace}/{name}: {exc}") from exc
 
 
 def _results(doc: Mapping[str, Any], claim: ClaimRef) -> tuple[AllocatedResult, ...]:
