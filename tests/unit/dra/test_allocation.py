@@ -85,7 +85,11 @@ def test_results_of_ours_are_taken_in_the_claims_order() -> None:
             f"{FIRST} has adminAccess, which vGPU devices do not offer",
         ),
         (claim(RESULT, namespace=None), MalformedInput, f"ResourceClaim {CLAIM_UID}: field namespace is missing"),
-        (claim(RESULT, uid="x"), MalformedInput, "claim uid is 'x'; expected a lower-case UUID"),
+        (
+            claim(RESULT, uid="x"),
+            MalformedInput,
+            "ResourceClaim research/two-workers: claim uid is 'x'; expected a lower-case UUID",
+        ),
         ({}, MalformedInput, f"ResourceClaim {CLAIM_UID}: field metadata is missing"),
         (
             {**claim(RESULT), "status": {"allocation": {"devices": {"results": [1]}}}},
