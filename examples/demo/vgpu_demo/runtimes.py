@@ -70,12 +70,15 @@ async def open_stage(choice: str, root: Path, node: Node, native: Path) -> Async
     """The chosen runtime, running, with an image that holds the program which prints limits; ended with the context."""
     programs = {"/bin/read-limits": native / "read-limits"}
     if choice == STAND_IN:
-        async with StandInRuntime(root / "runtime", cdi_dir=node.cdi_dir, files=programs) as runtime:
+        nri_socket = root / "runtime" / "nri.sock"
+        stand_in = StandInRuntime(root / "runtime", cdi_dir=node.cdi_dir, nri_socket=nri_socket)
+        stand_in.images.add(IMAGE, files=programs)
+        async with stand_in as runtime:
             yield Stage(
                 runtime=runtime,
-                version=f"stand-in {runtime.version}",
+                version=await runtime.version(),
                 isolation=runtime.isolation,
-                nri_socket=runtime.nri_socket,
+                nri_socket=nri_socket,
                 proc_root=runtime.proc_root,
                 cgroup_root=runtime.cgroup_root,
             )
