@@ -9,15 +9,18 @@ import sys
 import tempfile
 from pathlib import Path
 
+from grpclib.exceptions import GRPCError
+
 from vgpu_demo.picture import node_picture
 from vgpu_demo.report import Mismatch, Report
 from vgpu_demo.runtimes import BadChoice, choose, open_stage
 from vgpu_demo.scene import read_scene
 from vgpu_demo.story import DRIVER, Story
 from vgpu_demo.supervisor import Supervisor
+from vgpu_testkit.containerd import ContainerdFailed
 from vgpu_testkit.daemons import DaemonFailed, StackPaths, make_stack
 from vgpu_testkit.kubelet import Kubelet
-from vgpu_testkit.kubelet_values import Claim
+from vgpu_testkit.kubelet_values import CallFailed, Claim, KubeletRefusal
 from vgpu_testkit.manifests import Manifest, Share
 from vgpu_testkit.node import build_node
 
@@ -69,7 +72,7 @@ def main() -> int:
     except BadChoice as exc:
         print(f"demo: {exc}", file=sys.stderr)
         return 2
-    except (Mismatch, DaemonFailed, TimeoutError) as exc:
+    except (Mismatch, DaemonFailed, ContainerdFailed, CallFailed, KubeletRefusal, GRPCError, TimeoutError) as exc:
         report.document["result"] = f"failed: {exc}"
         report.write(_REPOSITORY / "demo.json")
         print(f"\ndemo failed: {exc or type(exc).__name__}\nlogs: {root}/node/logs", file=sys.stderr)

@@ -8,11 +8,12 @@ sending a request, survival of any bytes, and a stop that lets running calls fin
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import struct
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import structlog
@@ -159,7 +160,8 @@ class Limits:
     that carries no call for `idle_s` is closed; None lets it stay, as kubelet's does.
     """
 
-    allowed_uids: frozenset[int] | None = frozenset({0})
+    # Our own uid too: who has it could be us. On a node it is 0.
+    allowed_uids: frozenset[int] | None = field(default_factory=lambda: frozenset({0, os.geteuid()}))
     max_message_bytes: int = 1 << 20
     max_connections: int = 256
     receive_s: float = 10.0
@@ -240,6 +242,8 @@ class GrpcServer:
                         message = await receive()
                 except TimeoutError as exc:
                     raise GRPCError(Status.INVALID_ARGUMENT, f"no whole request within {self.limits.receive_s:g} s") from exc
+                except (AssertionError, NotImplementedError) as exc:  # how grpclib meets a peer that breaks gRPC's framing
+                    raise GRPCError(Status.INVALID_ARGUMENT, "the request message is cut off or compressed") from exc
                 if message is None:
                     raise GRPCError(Status.INVALID_ARGUMENT, "the call carries no request message")
                 return message
