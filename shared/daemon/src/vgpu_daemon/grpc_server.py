@@ -234,21 +234,7 @@ class GrpcServer:
         """`handler` with its errors made statuses, and with a request that is absent or never ends refused."""
 
         async def serve(stream: Stream[Any, Any]) -> None:
-            receive = stream.recv_message
-
-            async def recv_message() -> Any:
-                try:
-                    async with asyncio.timeout(self.limits.receive_s):
-                        message = await receive()
-                except TimeoutError as exc:
-                    raise GRPCError(Status.INVALID_ARGUMENT, f"no whole request within {self.limits.receive_s:g} s") from exc
-                except (AssertionError, NotImplementedError) as exc:  # how grpclib meets a peer that breaks gRPC's framing
-                    raise GRPCError(Status.INVALID_ARGUMENT, "the request message is cut off or compressed") from exc
-                if message is None:
-                    raise GRPCError(Status.INVALID_ARGUMENT, "the call carries no request message")
-                return message
-
-            setattr(stream, "recv_message", recv_message)  # noqa: B010 - mypy forbids the assignment
+            setattr(stream, "recv_message", _whole_request(stream, self.limits.receive_s))  # noqa: B010 - for mypy
             try:
                 await handler.func(stream)
             except VgpuError as exc:
@@ -261,6 +247,25 @@ class GrpcServer:
                 raise GRPCError(Status.INTERNAL, f"internal error, op_id {context.op_id.get()}") from exc
 
         return Handler(serve, handler.cardinality, handler.request_type, handler.reply_type)
+
+
+def _whole_request(stream: Stream[Any, Any], receive_s: float) -> Callable[[], Awaitable[Any]]:
+    """The stream's receive, which refuses a request that is absent, broken, or not there in time."""
+    receive = stream.recv_message
+
+    async def recv_message() -> Any:
+        try:
+            async with asyncio.timeout(receive_s):
+                message = await receive()
+        except TimeoutError as exc:
+            raise GRPCError(Status.INVALID_ARGUMENT, f"no whole request within {receive_s:g} s") from exc
+        except (AssertionError, NotImplementedError) as exc:  # how grpclib meets a peer that breaks gRPC's framing
+            raise GRPCError(Status.INVALID_ARGUMENT, "the request message is cut off or compressed") from exc
+        if message is None:
+            raise GRPCError(Status.INVALID_ARGUMENT, "the call carries no request message")
+        return message
+
+    return recv_message
 
 
 async def _bind_context(event: RecvRequest) -> None:
