@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PACKAGES := shared/proto shared/state shared/daemon services/dra-plugin services/nri-plugin services/registry
 READY := $(VENV)/.ready
 
-.PHONY: help venv native demo test test-containerd containerd lint type format proto proto-check kustomize render bench lock clean
+.PHONY: help venv native demo test test-containerd containerd lint type format proto proto-check kustomize render published lock clean
 
 help:  ## what each target does
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -25,7 +25,7 @@ demo: $(READY) native  ## the main job on a mock 8×H100 node (DEMO_RUNTIME=cont
 	PYTHONPATH=tests/support:examples/demo $(BIN)/python -m vgpu_demo
 
 test: $(READY) native  ## all tests that need neither root nor containerd
-	$(BIN)/python -m pytest -m "not containerd and not render"
+	$(BIN)/python -m pytest -m "not containerd and not render and not published"
 
 containerd:  ## containerd 1.7 and 2.x into a cache folder outside the tree (root, Debian 12)
 	bash tests/containerd/install.sh
@@ -56,6 +56,10 @@ kustomize:  ## a kustomize binary into a cache folder, unless one is on PATH
 
 render: $(READY)  ## renders base and overlays (after `make kustomize`)
 	$(BIN)/python -m pytest -m render tests/architecture
+
+published: $(READY)  ## our interface definitions against the published ones (needs Go)
+	bash tests/contract/fetch_published.sh
+	$(BIN)/python -m pytest -m published tests/contract
 
 lock:  ## requirements.lock anew from pyproject.toml (needs uv)
 	uv pip compile --group dev --generate-hashes --no-annotate --no-header --no-emit-index-url --no-emit-find-links \
