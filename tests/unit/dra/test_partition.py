@@ -1,0 +1,184 @@
+"""Who may hold a request: exclusive, by runtime id, and no dead holder goes before the runtime has spoken."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from vgpu_dra.policy import partition
+from vgpu_dra.policy.admission import ContainerFacts
+from vgpu_dra.policy.partition import Confirm, Holders, Make
+from vgpu_state.claims import Binding, HolderState, PodRef
+from vgpu_state.container_abi import Mount
+from vgpu_state.errors import NotReady, PreconditionFailed, Superseded
+from vgpu_state.ids import ContainerName, PartitionName, PodUid, RuntimeId
+from vgpu_testkit.dra_values import (
+    BINDING,
+    FACTS,
+    HOST,
+    NEXT_RUNTIME_ID,
+    PARTITION,
+    RECORD,
+    SERVER,
+    SERVER_GRANT,
+    SESSION,
+    TRAINER,
+    TRAINER_GRANT,
+)
+
+OTHER = PartitionName("11111111-2222-4333-8444-555555555555_other")
+OTHER_POD = PodRef(uid=PodUid("11111111-2222-4333-8444-555555555555"), namespace="research", name="two-workers-1")
+HOLDER = Binding(
+    pod=OTHER_POD,
+    container=ContainerName("other"),
+    runtime_id=RuntimeId("b" * 64),
+    session=SESSION,
+    cgroup="",
+    state=HolderState.CREATED,
+    grants=(TRAINER.grant.key,),
+)
+
+
+def holders(*held: Binding, live: frozenset[PartitionName] = frozenset(), may_evict: bool = True) -> Holders:
+    bindings = {PartitionName(f"{b.pod.uid}_{b.container}"): b for b in held}
+    return Holders(record=RECORD, bindings=bindings, live=live, may_evict=may_evict)
+
+
+def ensure(held: Holders, facts: ContainerFacts = FACTS) -> Confirm | Make:
+    results = tuple(r for r in RECORD.results if r.grant.key in {g.key for g in facts.grants})
+    return partition.plan_ensure(facts, results=results, holders=held, session=SESSION)
+
+
+def test_free_request_makes_a_partition_for_this_runtime_id() -> None:
+    assert ensure(holders()) == Make(binding=BINDING, evicted={})
+
+
+def test_container_with_both_requests_holds_both() -> None:
+    plan = ensure(holders(), replace(FACTS, grants=(TRAINER_GRANT, SERVER_GRANT)))
+
+    assert plan.binding.grants == ("4e2893ec0fa33030", "a8de55c43130f206")
+
+
+def test_same_runtime_id_confirms_what_is_there() -> None:
+    started = replace(BINDING, cgroup="/kubepods/x", session=1)
+
+    assert ensure(holders(started, live=frozenset({PARTITION}), may_evict=False)) == Confirm(binding=started)
+
+
+def test_newer_runtime_id_of_the_same_container_takes_over_while_the_old_one_lives() -> None:
+    plan = ensure(holders(BINDING, live=frozenset({PARTITION}), may_evict=False), replace(FACTS, runtime_id=NEXT_RUNTIME_ID))
+
+    assert plan == Make(binding=replace(BINDING, runtime_id=NEXT_RUNTIME_ID), evicted={})
+
+
+def test_stopped_runtime_id_is_superseded() -> None:
+    with pytest.raises(Superseded) as refusal:
+        ensure(holders(replace(BINDING, state=HolderState.STOPPED)))
+
+    assert str(refusal.value) == (
+        "container train of pod research/two-workers-0 (9f3d6c0e4b6a) was stopped; a new container is needed"
+    )
+
+
+def test_request_of_a_live_container_is_refused_naming_both() -> None:
+    with pytest.raises(PreconditionFailed) as refusal:
+        ensure(holders(HOLDER, live=frozenset({OTHER})))
+
+    assert str(refusal.value) == (
+        "container train of pod research/two-workers-0 wants request trainer of claim research/two-workers "
+        "(3f0c1f6e-8f0a-4f57-9d0e-6a6d1b2c7e10), which container other of pod research/two-workers-1 holds; one live container "
+        "may hold a vGPU request"
+    )
+
+
+def test_one_shared_request_of_several_is_enough_to_refuse() -> None:
+    both = replace(HOLDER, grants=(SERVER.grant.key, TRAINER.grant.key))
+
+    with pytest.raises(PreconditionFailed, match="wants request server of claim"):
+        ensure(holders(both, live=frozenset({OTHER})), replace(FACTS, grants=(SERVER_GRANT,)))
+
+
+def test_holder_of_another_request_is_no_matter() -> None:
+    other = replace(HOLDER, grants=(SERVER.grant.key,))
+
+    assert ensure(holders(other, live=frozenset({OTHER}))) == Make(binding=BINDING, evicted={})
+
+
+def test_stopped_holder_has_freed_its_request() -> None:
+    stopped = replace(HOLDER, state=HolderState.STOPPED)
+
+    assert ensure(holders(stopped, may_evict=False)) == Make(binding=BINDING, evicted={})
+
+
+def test_dead_holder_is_evicted_once_the_runtime_has_said_who_lives() -> None:
+    plan = ensure(holders(HOLDER))
+
+    assert plan == Make(binding=BINDING, evicted={OTHER: replace(HOLDER, state=HolderState.STOPPED)})
+
+
+def test_dead_holder_stays_until_the_runtime_has_said_who_lives() -> None:
+    with pytest.raises(NotReady) as refusal:
+        ensure(holders(HOLDER, may_evict=False))
+
+    assert str(refusal.value) == (
+        "container train of pod research/two-workers-0: the runtime has not yet said which containers live; request trainer may "
+        "still be held"
+    )
+
+
+def test_two_shares_of_one_request_are_one_holding() -> None:
+    """Requests are exclusive, not devices: a count of two is one request with two results."""
+    second = replace(SERVER, request=TRAINER.request)
+    record = replace(RECORD, results=(TRAINER, second))
+    held = Holders(record=record, bindings={OTHER: HOLDER}, live=frozenset({OTHER}), may_evict=True)
+
+    with pytest.raises(PreconditionFailed, match="wants request trainer"):
+        partition.plan_ensure(FACTS, results=(second,), holders=held, session=SESSION)
+
+
+@pytest.mark.parametrize(
+    ("binding", "has_processes", "age_s", "is_live"),
+    [
+        (BINDING, False, 119.9, True),
+        (BINDING, False, 120.0, False),
+        (BINDING, True, 500.0, True),
+        (replace(BINDING, cgroup="/kubepods/x"), True, 500.0, True),
+        (replace(BINDING, cgroup="/kubepods/x"), False, 0.0, False),
+        (replace(BINDING, state=HolderState.STOPPED), True, 0.0, False),
+    ],
+    ids=["never started", "never started, too old", "has processes", "started", "started, empty", "stopped"],
+)
+def test_holder_lives_by_its_processes_or_for_two_minutes_before_its_start(
+    binding: Binding, has_processes: bool, age_s: float, is_live: bool
+) -> None:
+    assert partition.is_holder_live(binding, has_processes=has_processes, age_s=age_s) is is_live
+
+
+def test_adjustment_mounts_the_containers_own_limits_and_fresh_scratch() -> None:
+    config, *scratch = partition.adjustment_mounts(RECORD, PARTITION, host=HOST)
+
+    assert config == Mount(
+        destination="/etc/vgpu-manager/config",
+        source=(
+            "/etc/vgpu-manager/claims/3f0c1f6e-8f0a-4f57-9d0e-6a6d1b2c7e10/0b9c2a3e-54f1-4c86-9b57-2f1d2b8f4c11_train/config"
+        ),
+        type="bind",
+        options=("ro", "nosuid", "nodev", "bind"),
+    )
+    assert [(m.destination, m.source, m.type) for m in scratch] == [
+        ("/tmp/.vgpu_lock", "tmpfs", "tmpfs"),
+        ("/tmp/.vmem_node", "tmpfs", "tmpfs"),
+        ("/tmp/.sm_node", "tmpfs", "tmpfs"),
+    ]
+    assert {m.options for m in scratch} == {("rw", "nosuid", "nodev", "noexec", "size=2m", "nr_inodes=64", "mode=0777")}
+
+
+def test_adjustment_says_who_the_container_is_and_shadows_a_register_uuid_of_its_image() -> None:
+    assert partition.adjustment_env(BINDING) == (
+        ("VGPU_POD_NAME", "two-workers-0"),
+        ("VGPU_POD_NAMESPACE", "research"),
+        ("VGPU_POD_UID", "0b9c2a3e-54f1-4c86-9b57-2f1d2b8f4c11"),
+        ("VGPU_CONTAINER_NAME", "train"),
+        ("MANAGER_CLIENT_REGISTER_UUID", ""),
+    )
