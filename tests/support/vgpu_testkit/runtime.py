@@ -32,6 +32,7 @@ from vgpu_testkit.runtime_process import Isolation, ProcessRefused
 from vgpu_testkit.runtime_refusals import RuntimeRefused
 
 _LOOK_EVERY_S = 0.02
+_LOG_WITHIN_S = 1.0
 
 
 class StandInRuntime:
@@ -244,24 +245,11 @@ class StandInRuntime:
 
     async def status(self, container_id: str) -> ContainerStatus:
         """A container as the runtime sees it."""
-        container = self._known(container_id)
-        return ContainerStatus(
-            id=container.id,
-            state=container.state,
-            pid=container.pid,
-            exit_code=container.exit_code,
-            reason=container.reason,
-            message=container.message,
-            oci_spec=container.config,
-        )
+        return self._known(container_id).status()
 
     async def list(self) -> tuple[ContainerEntry, ...]:
         """All containers that were created, whatever their state."""
-        return tuple(
-            ContainerEntry(id=one.id, pod_id=one.pod.id, name=one.spec.name, attempt=one.spec.attempt, state=one.state)
-            for one in self._containers.values()
-            if one.state is not ContainerState.UNKNOWN
-        )
+        return tuple(one.entry() for one in self._containers.values())
 
     def log_of(self, pod: Pod, spec: ContainerSpec) -> str:
         """What a container wrote, in CRI's log format."""
@@ -269,10 +257,13 @@ class StandInRuntime:
 
     async def _follow(self, container: Container, process: asyncio.subprocess.Process) -> None:
         """Stays with a running container until its end."""
-        async with asyncio.TaskGroup() as group:
-            group.create_task(runtime_container.keep_log(container, self._kubelet.log_of(container.pod.spec, container.spec)))
-            return_code = await process.wait()
-            await runtime_container.end_all(container)
+        log = self._kubelet.log_of(container.pod.spec, container.spec)
+        keeping = self._tasks.create_task(runtime_container.keep_log(container, log))
+        return_code = await process.wait()
+        await runtime_container.end_all(container)
+        # Who still holds the pipe is no process of the container.
+        await asyncio.wait([keeping], timeout=_LOG_WITHIN_S)
+        keeping.cancel()
         container.close_output()
         await self._tell_stop(container)
         container.note_end(return_code)

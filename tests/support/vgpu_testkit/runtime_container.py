@@ -19,7 +19,7 @@ from typing import Any
 from vgpu_proto import nri
 from vgpu_testkit import oci, runtime_paths, runtime_process
 from vgpu_testkit.nri_container import ContainerView
-from vgpu_testkit.pods import ContainerSpec, ContainerState, ExecResult, Pod
+from vgpu_testkit.pods import ContainerEntry, ContainerSpec, ContainerState, ContainerStatus, ExecResult, Pod
 from vgpu_testkit.runtime_paths import PathMap
 from vgpu_testkit.runtime_proc import CgroupView, ProcTree
 from vgpu_testkit.runtime_process import HeldProcess, Isolation, OutputPipe
@@ -71,6 +71,22 @@ class Container:
             labels=self.labels,
             config=self.config,
         )
+
+    def status(self) -> ContainerStatus:
+        """What a CRI client is shown."""
+        return ContainerStatus(
+            id=self.id,
+            state=self.state,
+            pid=self.pid,
+            exit_code=self.exit_code,
+            reason=self.reason,
+            message=self.message,
+            oci_spec=self.config,
+        )
+
+    def entry(self) -> ContainerEntry:
+        """Its line in the runtime's list."""
+        return ContainerEntry(id=self.id, pod_id=self.pod.id, name=self.spec.name, attempt=self.spec.attempt, state=self.state)
 
     def close_output(self) -> None:
         """Stops to listen to what it says."""

@@ -24,30 +24,34 @@ class _Member:
     started_ticks: str
 
 
-class MountNamespaces:
-    """Which processes are in which mount namespace; a process is asked once, as none of ours changes it when it runs."""
+class Kinship:
+    """What tells a container's processes from others, whoever their parents are: their mount namespace and session.
+
+    A process is asked once, when it is first seen: what it inherited is what counts.
+    """
 
     def __init__(self) -> None:
-        self._of: dict[str, str] = {}
+        self._of: dict[str, frozenset[str]] = {}
 
-    def members(self, namespace: str) -> list[int]:
-        """The processes in it now."""
+    def members(self, marks: frozenset[str]) -> list[int]:
+        """The processes that have one of the marks."""
         alive = [entry for entry in os.listdir("/proc") if entry.isdigit()]
-        self._of = {pid: self._of.get(pid) or _namespace(pid) for pid in alive}
-        return [int(pid) for pid, found in self._of.items() if found == namespace]
+        self._of = {pid: self._of.get(pid) or _marks_of(pid) for pid in alive}
+        return [int(pid) for pid, found in self._of.items() if found & marks]
 
 
 class CgroupView:
     """One container's processes. Those that one of them starts join, and stay when their parents end.
 
-    A process that was started and left alone between two looks is found by its mount namespace, where it has one of its own.
+    A process that was started and left alone between two looks is found by its mount namespace where the container has one
+    of its own, else by its session; one that left its session at once as well is then not found.
     """
 
     def __init__(self, tree: ProcTree, cgroup_path: str, mountinfo: str | None) -> None:
         self._tree = tree
         self._path = cgroup_path
         self._mountinfo = mountinfo
-        self._namespace = ""
+        self._marks: frozenset[str] = frozenset()
         self._members: dict[int, _Member] = {}
         self._write()
 
@@ -59,8 +63,7 @@ class CgroupView:
     def add(self, pid: int) -> None:
         """Takes a process in, before it runs a program."""
         self._join([pid])
-        if self._mountinfo is None:
-            self._namespace = _namespace(str(pid))
+        self._marks |= {f"session {pid}"} if self._mountinfo is not None else {_namespace_of(str(pid))}
         self._write()
 
     def look(self) -> None:
@@ -70,8 +73,7 @@ class CgroupView:
             self._tree.hide_process(pid)
             del self._members[pid]
         self._join(_descendants(self._members))
-        if self._namespace:
-            self._join(self._tree.namespaces.members(self._namespace))
+        self._join(self._tree.kinship.members(self._marks))
         if self._members != before:
             self._write()
 
@@ -97,7 +99,7 @@ class ProcTree:
     """The two folders; `proc_root` and `cgroup_root` are what services take as --proc-root and --cgroup-root."""
 
     def __init__(self, folder: Path) -> None:
-        self.namespaces = MountNamespaces()
+        self.kinship = Kinship()
         self.proc_root = folder / "proc"
         self.cgroup_root = folder / "cgroup"
         random = self.proc_root / "sys/kernel/random"
@@ -157,11 +159,20 @@ class ProcTree:
         return self.cgroup_root / controller / path.lstrip("/")
 
 
-def _namespace(pid: str) -> str:
+def _marks_of(pid: str) -> frozenset[str]:
+    try:
+        session = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[3]
+    except OSError:
+        return frozenset()
+    return frozenset((f"session {session}", _namespace_of(pid)))
+
+
+def _namespace_of(pid: str) -> str:
+    """The mount namespace of a process; one that ended, or is another user's, has one of its own."""
     try:
         return os.readlink(f"/proc/{pid}/ns/mnt")
     except OSError:
-        return ""
+        return f"unknown {pid}"
 
 
 def _descendants(pids: Iterable[int]) -> Iterator[int]:

@@ -106,8 +106,8 @@ class SamplePlugin:
                         else:
                             self.registered = nri_frames.decode_response(frame.body)
                     await self._tell()
-        self.is_closed = True
-        await self._tell()
+            self.is_closed = True
+            await self._tell()
 
     async def _answer(self, frame: Frame) -> None:
         request = nri_frames.decode_request(frame.body)
