@@ -49,13 +49,19 @@ def new_bench(short_path: Path, native: Path) -> Iterator[Callable[[str], DraBen
 
 @pytest.fixture(scope="module")
 def shared_bench(native: Path) -> Iterator[DraBench]:
-    """One dra-plugin that serves all tests of a module, without a kubelet."""
+    """One dra-plugin that serves all tests of a module; it was registered by a kubelet that has gone."""
     path = Path(tempfile.mkdtemp(prefix="vd"))
     bench = make_bench(path, native=native)
-    asyncio.run(bench.start())
+    asyncio.run(_start_registered(bench))
     yield bench
     bench.dra.kill()
     shutil.rmtree(path)
+
+
+async def _start_registered(bench: DraBench) -> None:
+    async with make_kubelet(bench.node) as bench.kubelet:
+        await bench.start()
+    bench.kubelet = None
 
 
 @pytest.fixture

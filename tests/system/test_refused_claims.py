@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
+import betterproto
 import pytest
+from grpclib.const import Status
+from grpclib.exceptions import GRPCError
 
+from vgpu_proto import dra_v1
 from vgpu_testkit import trees
 from vgpu_testkit.dra_bench import DraBench, half_a_gpu, kubelet_claim
 from vgpu_testkit.kubelet_values import Claim
@@ -94,6 +99,22 @@ async def test_allocation_that_cannot_be_given_is_refused_in_words(
     for word in words:
         assert word in answer.error
     assert trees.stamps(*shared_bench.roots) == before
+
+
+@dataclass(eq=False, repr=False)
+class WrongClaims(betterproto.Message):
+    """NodePrepareResourcesRequest whose claims are a number."""
+
+    claims: int = betterproto.uint32_field(1)
+
+
+@pytest.mark.parametrize("method", ["NodePrepareResources", "NodeUnprepareResources"])
+async def test_call_whose_claims_are_none_is_malformed(shared_bench: DraBench, method: str) -> None:
+    with pytest.raises(GRPCError) as refusal:
+        await shared_bench.call_dra(method, WrongClaims(claims=5), dra_v1.NodePrepareResourcesResponse)
+
+    assert refusal.value.status is Status.INVALID_ARGUMENT
+    assert refusal.value.message == "claims is no list of claims with a uid"
 
 
 @pytest.mark.parametrize(

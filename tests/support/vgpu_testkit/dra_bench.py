@@ -12,7 +12,7 @@ from typing import Any
 from vgpu_proto import partitions
 from vgpu_testkit import kubelet_wire, trees
 from vgpu_testkit.daemons import Daemon, StackPaths, make_stack
-from vgpu_testkit.dra_calls import DraCalls
+from vgpu_testkit.dra_calls import DraCalls, call
 from vgpu_testkit.fake_host import FakeHost
 from vgpu_testkit.kubelet import Kubelet
 from vgpu_testkit.kubelet_rules import V1, PrepareAnswer
@@ -119,6 +119,10 @@ class DraBench:
         """What NodeUnprepareResources answers each claim, no kubelet judging it."""
         async with kubelet_wire.dialled(str(self._dra_socket), Timings()) as channel:
             return await kubelet_wire.node_unprepare(channel, V1, claims, timeout_s=20)
+
+    async def call_dra(self, method: str, request: object, response: type) -> object:
+        """A call of the DRA service with any message, GRPCError for a refusal."""
+        return await call(self._dra_socket, f"/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin/{method}", request, response)
 
     def cdi_file(self, manifest: Manifest) -> Path:
         return self.node.cdi_dir / f"{_CDI_PREFIX}{manifest.uid}.json"

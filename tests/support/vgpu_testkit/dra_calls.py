@@ -54,13 +54,14 @@ class DraCalls:
             claim_uid=claim_uid, partition=partition, runtime_id=runtime_id, pids=list(pids)
         )
         route = "/vgpu.registrations.v1.Registrations/RecordPids"
-        return (await _call(self._registrations, route, request, registrations.RecordPidsResponse)).changed
+        return (await call(self._registrations, route, request, registrations.RecordPidsResponse)).changed
 
     async def _partition_call(self, method: str, request: object, response: Callable[..., _T]) -> _T:
-        return await _call(self._partitions, f"/vgpu.partitions.v1.Partitions/{method}", request, response)
+        return await call(self._partitions, f"/vgpu.partitions.v1.Partitions/{method}", request, response)
 
 
-async def _call(path: Path, route: str, request: object, response: Callable[..., _T]) -> _T:
+async def call(path: Path, route: str, request: object, response: Callable[..., _T]) -> _T:
+    """A unary call on a connection of its own."""
     channel = Channel(path=str(path))
     try:
         method: UnaryUnaryMethod[Any, Any] = UnaryUnaryMethod(channel, route, type(request), response)  # type: ignore[arg-type]

@@ -76,6 +76,7 @@ class DraNode:
         return ""
 
     async def _each(self, asked: list[Any], operation: str, act: Callable[[ClaimRef], Awaitable[Any]]) -> dict[str, Any]:
+        messages = wire.claim_messages(asked)
         answers: dict[str, Any] = {}
 
         async def one(message: Any) -> None:
@@ -84,7 +85,7 @@ class DraNode:
 
         async with asyncio.TaskGroup() as group:
             # A uid that is named twice is one claim.
-            for message in {m.uid: m for m in asked}.values():
+            for message in {m.uid: m for m in messages}.values():
                 group.create_task(one(message), name=f"{operation} {message.uid}")
         return answers
 
@@ -96,7 +97,7 @@ class DraNode:
                 ref = ClaimRef(
                     namespace=wire.text(message.namespace, "claim namespace"),
                     name=wire.text(message.name, "claim name"),
-                    uid=ids.parse_claim_uid(wire.text(message.uid, "claim uid")),
+                    uid=ids.parse_claim_uid(message.uid),
                 )
                 about["claim"] = f"{ref.namespace}/{ref.name}"
                 answer = await act(ref)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from vgpu_dra.partition_state import Assigned, Comparison, Replayed
 from vgpu_dra.policy.admission import ContainerFacts, ShownDevice
@@ -83,6 +84,17 @@ def recorded_pids(message: registrations.RecordPidsRequest) -> tuple[ClaimUid, P
         ids.parse_runtime_id(text(message.runtime_id, "runtime_id")),
         found,
     )
+
+
+def claim_messages(asked: object) -> list[Any]:
+    """The Claim messages of a kubelet call, of either version; each one's uid is text.
+
+    Raises:
+        MalformedInput: the field was filled by another wire type, as for `text`.
+    """
+    if not isinstance(asked, list) or not all(isinstance(getattr(m, "uid", None), str) for m in asked):
+        raise MalformedInput("claims is no list of claims with a uid")
+    return asked
 
 
 def text(value: object, field: str) -> str:
