@@ -102,7 +102,7 @@ class Partitions:
             admission.check_container(facts, results, rules=self._node.rules, inventory=inventory)
             if self._ledger.was_released(facts.runtime_id, now_s=self._clock()):
                 raise Superseded(f"{facts} ({facts.runtime_id[:12]}) was released; a new container is needed")
-            plan = partition.plan_ensure(facts, results=results, holders=self._holders(record), session=session)
+            plan = partition.plan_ensure(facts, results=results, holders=self._holders(record, session), session=session)
             name = ids.partition_name(facts.pod.uid, facts.name)
             if isinstance(plan, partition.Make):
                 content = limits.container_limits(
@@ -240,13 +240,14 @@ class Partitions:
         """PIDs in the container's cgroup, by its recorded path or by its id."""
         return self._procfs.cgroup_pids(binding.cgroup, binding.runtime_id)
 
-    def _holders(self, record: ClaimRecord) -> partition.Holders:
+    def _holders(self, record: ClaimRecord, session: int) -> partition.Holders:
         bindings = self._ledger.bindings(record.claim.uid)
         return partition.Holders(
             record=record,
             bindings=bindings,
             live=frozenset(n for n, b in bindings.items() if self.is_live(b)),
-            may_evict=self._synchronized_session != 0,
+            # On the word of this session only: an earlier one may have missed what was created between them.
+            may_evict=session == self._synchronized_session != 0,
         )
 
     def _make(self, uid: ClaimUid, name: PartitionName, plan: partition.Make, content: vgpu_config.Limits) -> None:

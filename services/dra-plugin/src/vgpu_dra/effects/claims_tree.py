@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import os
 import secrets
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 from vgpu_dra import cdi
 from vgpu_dra.effects import durable
 from vgpu_state import bindings, layout, records
 from vgpu_state.claims import Binding, ClaimRecord
+from vgpu_state.errors import StorageFailed
 from vgpu_state.ids import ClaimUid, PartitionName
 from vgpu_state.layout import Layout
 from vgpu_state.reader import read_file
@@ -85,13 +87,21 @@ class ClaimsTree:
         staged = final.with_name(layout.TEMPORARY_PREFIX + name)
         if staged.exists():
             self._discard(staged)
-        durable.make_directory(staged, mode=_CLAIM_MODE)
-        durable.make_directory(staged / layout.CONFIG, mode=_CONFIG_MODE)
-        durable.write_new_file(staged / layout.CONFIG / layout.LIMITS, limits, mode=_CONFIG_FILE_MODE)
-        durable.write_new_file(staged / layout.BINDING, bindings.encode_binding(binding), mode=_PRIVATE_MODE)
-        if final.exists():
-            self._discard(final)
-        durable.rename(staged, final)
+        try:
+            self._fill_partition(staged, limits=limits, binding=binding)
+            if final.exists():
+                self._discard(final)
+            durable.rename(staged, final)
+        except StorageFailed:
+            with suppress(StorageFailed):  # what stays has a name that nobody reads
+                durable.remove_tree(staged)
+            raise
+
+    def _fill_partition(self, directory: Path, *, limits: bytes, binding: Binding) -> None:
+        durable.make_directory(directory, mode=_CLAIM_MODE)
+        durable.make_directory(directory / layout.CONFIG, mode=_CONFIG_MODE)
+        durable.write_new_file(directory / layout.CONFIG / layout.LIMITS, limits, mode=_CONFIG_FILE_MODE)
+        durable.write_new_file(directory / layout.BINDING, bindings.encode_binding(binding), mode=_PRIVATE_MODE)
 
     def write_binding(self, uid: ClaimUid, name: PartitionName, binding: Binding) -> None:
         path = Path(self._agent.binding(uid, name))

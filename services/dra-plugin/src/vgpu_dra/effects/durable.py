@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from vgpu_state.errors import StorageFailed
@@ -104,8 +104,14 @@ def _remove_directory_entry(name: str, fd: int) -> None:
 def _replace(path: Path, content: bytes, *, mode: int, temporary: Path | None, is_durable: bool) -> None:
     temporary = temporary or path.with_name(TEMPORARY_PREFIX + path.name)
     with storage("write", path):
-        _write(temporary, content, mode=mode, is_durable=is_durable)
-        os.rename(temporary, path)
+        try:
+            _write(temporary, content, mode=mode, is_durable=is_durable)
+            os.rename(temporary, path)
+        except OSError:
+            # On a full disk what was written of it is what keeps it full.
+            with suppress(OSError):
+                os.unlink(temporary)
+            raise
     if is_durable:
         sync_directory(path.parent)
 
