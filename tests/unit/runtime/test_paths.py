@@ -136,6 +136,4 @@ async def test_machine_without_busybox_lends_its_own_programs(
     async with make_runtime(images=Images(busybox=tmp_path / "absent")) as runtime:
         container = await runtime.run_container(await runtime.run_pod())
 
-        assert await runtime.sh(container, "cat /etc/passwd | cat; id -u") == (
-            "root:x:0:0::/root:/bin/sh\nnobody:x:65534:65534::/:/bin/sh\n0\n"
-        )
+        assert await runtime.sh(container, "echo lent | cat") == "lent\n"
