@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Awaitable, Callable
 from typing import NoReturn
 
@@ -32,10 +33,14 @@ def run(main: Callable[[asyncio.Event], Awaitable[None]], *, prog: str) -> NoRet
     """
     code = EXIT_OK
     try:
-        asyncio.run(_until_done(main))
-    except* VgpuError as group:
-        # A start that failed in several places at once is still one sentence: the first says what to mend.
-        print(f"{prog}: {_first(group)}", file=sys.stderr)  # noqa: T201 - the one line a person reads
+        try:
+            asyncio.run(_until_done(main))
+        except* VgpuError as group:
+            # A start that failed in several places at once is still one sentence: the first says what to mend.
+            print(f"{prog}: {_first(group)}", file=sys.stderr)  # noqa: T201 - the one line a person reads
+            code = EXIT_FAULT
+    except Exception:  # noqa: BLE001 - the root of the process: left to the interpreter it would wait for the threads
+        traceback.print_exc()
         code = EXIT_FAULT
     leave(code)
 
