@@ -304,3 +304,18 @@ def test_claims_that_come_and_go_in_many_threads_do_not_disturb_each_other(node:
         list(threads.map(churn, _claims(16)))
 
     assert node.files() == []
+
+
+def test_unprepare_waits_a_minute_for_each_container_that_a_prepare_has_come_between(node: DraTree) -> None:
+    """The minute is one for the containers that keep kubelet waiting now, whatever was asked an hour ago."""
+    prepare(node)
+    bind(node)
+    node.run_container(RUNTIME_ID, POD, [41])
+    with pytest.raises(NotReady):
+        node.claims.unprepare(CLAIM_UID)
+
+    node.now_s += 3600
+    prepare(node, asked_at_s=node.now_s)
+
+    with pytest.raises(NotReady):
+        node.claims.unprepare(CLAIM_UID)

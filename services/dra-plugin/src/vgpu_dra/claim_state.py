@@ -93,6 +93,7 @@ class PreparedClaims:
                 boot_id=self._node.boot_id,
                 mint=mint_nonce,
             )
+            self._busy_since.pop(uid, None)  # the claim is wanted: a later Unprepare waits for what runs then
             spec = self._node.spec(record, inventory)  # before the first effect: a missing device node refuses without a trace
             return self._apply(record, spec)
 
