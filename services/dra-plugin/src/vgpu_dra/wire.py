@@ -49,7 +49,7 @@ def replayed(message: partitions.Container) -> Replayed:
         facts = container_facts(message)
     except MalformedInput:
         facts = None
-    return Replayed(runtime_id=ids.parse_runtime_id(message.runtime_id), facts=facts)
+    return Replayed(runtime_id=ids.parse_runtime_id(message.runtime_id), facts=facts, pid=message.pid)
 
 
 def assigned(value: Assigned) -> partitions.EnsurePartitionResponse:
