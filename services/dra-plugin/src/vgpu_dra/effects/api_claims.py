@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -23,9 +24,10 @@ _REQUEST_S = 10.0
 
 
 class ApiClaims:
-    """Reads claims with the pod's service account, or with $KUBECONFIG outside a cluster."""
+    """Reads claims with the pod's service account, or outside a cluster with `kubeconfig`, by default $KUBECONFIG."""
 
-    def __init__(self) -> None:
+    def __init__(self, kubeconfig: Path | None = None) -> None:
+        self._kubeconfig = kubeconfig
         self._client: Any = None  # Any: the library is imported late
         self._connecting = asyncio.Lock()
 
@@ -42,7 +44,7 @@ class ApiClaims:
 
         try:
             api = client.CustomObjectsApi(await self._connected())
-            found: Mapping[str, Any] = await api.get_namespaced_custom_object(
+            found = await api.get_namespaced_custom_object(
                 _GROUP, _VERSION, claim.namespace, _PLURAL, claim.name, _request_timeout=_REQUEST_S
             )
         except ApiException as exc:
@@ -51,6 +53,8 @@ class ApiClaims:
             raise NotReady(f"API server refused ResourceClaim {claim.namespace}/{claim.name}: {exc.status} {exc.reason}") from exc
         except (OSError, TimeoutError, aiohttp.ClientError) as exc:
             raise NotReady(f"API server is away: {exc or type(exc).__name__}") from exc
+        if not isinstance(found, dict):
+            raise NotReady(f"API server answered no object for ResourceClaim {claim.namespace}/{claim.name}")
         return found
 
     async def close(self) -> None:
@@ -62,12 +66,15 @@ class ApiClaims:
 
         async with self._connecting:
             if self._client is None:
+                configuration = client.Configuration()
                 try:
-                    config.load_incluster_config()  # type: ignore[no-untyped-call]
+                    config.load_incluster_config(configuration)  # type: ignore[no-untyped-call]
                 except config.ConfigException:
                     try:
-                        await config.load_kube_config()
+                        await config.load_kube_config(
+                            self._kubeconfig and str(self._kubeconfig), client_configuration=configuration
+                        )
                     except config.ConfigException as exc:
                         raise NotReady(f"no way to the API server: {exc} (in a cluster, or with KUBECONFIG)") from exc
-                self._client = client.ApiClient()
+                self._client = client.ApiClient(configuration)
         return self._client
