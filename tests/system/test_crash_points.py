@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 
@@ -20,10 +19,8 @@ from vgpu_testkit.kubelet_values import KubeletRefusal
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda o: o.name)
 async def test_killed_before_any_call_the_retry_ends_as_the_clean_run(
-    bench: DraBench, native: Path, short_path: Path, capsys: pytest.CaptureFixture[str], operation: Operation
+    bench: DraBench, control: CrashControl, capsys: pytest.CaptureFixture[str], operation: Operation
 ) -> None:
-    control = CrashControl(short_path / "control")
-    bench.dra.environment |= control.environment(native, bench.roots)
     CLAIM.write(bench.claims)
     scene = Scene(bench)
     await bench.start()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from grpclib.const import Status
@@ -34,10 +33,8 @@ def one_call_is_an_io_error(control: CrashControl, number: int) -> None:
 @pytest.mark.parametrize("fault", [disk_stays_full, one_call_is_an_io_error], ids=lambda f: f.__name__)
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda o: o.name)
 async def test_call_that_the_disk_refuses_fails_its_operation_alone(
-    bench: DraBench, native: Path, short_path: Path, operation: Operation, fault: Fault
+    bench: DraBench, control: CrashControl, operation: Operation, fault: Fault
 ) -> None:
-    control = CrashControl(short_path / "control")
-    bench.dra.environment |= control.environment(native, bench.roots)
     CLAIM.write(bench.claims)
     BYSTANDER.write(bench.claims)
     scene = Scene(bench)
@@ -74,11 +71,7 @@ async def test_call_that_the_disk_refuses_fails_its_operation_alone(
     assert bench.dra.process.poll() is None
 
 
-async def test_read_only_disk_refuses_every_change_and_what_is_there_goes_on(
-    bench: DraBench, native: Path, short_path: Path
-) -> None:
-    control = CrashControl(short_path / "control")
-    bench.dra.environment |= control.environment(native, bench.roots)
+async def test_read_only_disk_refuses_every_change_and_what_is_there_goes_on(bench: DraBench, control: CrashControl) -> None:
     for manifest in (CLAIM, BYSTANDER):
         manifest.write(bench.claims)
     await bench.start()

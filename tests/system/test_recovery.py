@@ -72,6 +72,7 @@ async def prepared(bench: DraBench) -> DraBench:
     return bench
 
 
+@pytest.mark.usefixtures("control")  # forked, so that thirty starts take seconds
 async def test_thirty_kills_at_random_moments_under_load_end_as_a_clean_run(bench: DraBench) -> None:
     moments = random.Random(20_260_101)
     for manifest in (ONE, TWO, THREE, FOUR):
@@ -180,6 +181,7 @@ async def test_half_prepared_claim_is_undone(prepared: DraBench) -> None:
     envelope = json.loads(record.read_bytes())
     await prepared.start()
     await prepared.unprepare(ONE)
+    await prepared.until_trash_is_empty()
     clean = prepared.picture()
     prepared.dra.kill()
     envelope["payload"]["state"] = "started"

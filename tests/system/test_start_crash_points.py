@@ -19,12 +19,9 @@ HALF = half_a_gpu("half", device="vgpu-2", uid="22222222-0f8a-4f57-9d0e-6a6d1b2c
 GONE = "33333333-0f8a-4f57-9d0e-6a6d1b2c7e10"
 
 
-@pytest.mark.timeout(400)
 async def test_start_killed_before_any_call_is_made_good_by_the_next(
-    bench: DraBench, native: Path, short_path: Path, capsys: pytest.CaptureFixture[str]
+    bench: DraBench, control: CrashControl, short_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    control = CrashControl(short_path / "control")
-    bench.dra.environment |= control.environment(native, bench.roots)
     await _leave_a_mess(bench)
     saved = [(root, short_path / f"saved-{number}") for number, root in enumerate(bench.roots)]
     for root, copy in saved:
