@@ -59,10 +59,29 @@ def test_what_was_thrown_away_is_deleted_and_emptying_bears_repetition(node: Dra
     node.claims.unprepare(CLAIM_UID)
     assert len(os.listdir(node.agent.trash)) == 1
 
-    node.tree.empty_trash()
-    node.tree.empty_trash()
+    node.tree.empty_trash(is_inhabited=lambda _: False)
+    node.tree.empty_trash(is_inhabited=lambda _: False)
 
     assert os.listdir(node.agent.trash) == []
+
+
+@pytest.mark.parametrize("whole_claim", [False, True])
+def test_what_a_living_container_has_mounted_stays_in_the_trash_until_it_ends(node: DraTree, whole_claim: bool) -> None:
+    """It would find no limits for its next process, and go without."""
+    node.claims.prepare(ALLOCATION, asked_at_s=1000.0)
+    node.tree.make_partition(CLAIM_UID, PARTITION, limits=b"x", binding=BINDING)
+    mounted = os.open(node.agent.config(CLAIM_UID, PARTITION), os.O_RDONLY)
+    if whole_claim:
+        node.claims.unprepare(CLAIM_UID)
+    else:
+        node.tree.discard_partition(CLAIM_UID, PARTITION)
+
+    node.tree.empty_trash(is_inhabited=lambda binding: binding == BINDING)
+
+    assert os.listdir(mounted) == ["vgpu.config"]
+    node.tree.empty_trash(is_inhabited=lambda _: False)
+    assert os.listdir(node.agent.trash) == []
+    os.close(mounted)
 
 
 def test_running_container_keeps_the_files_it_has_mounted(node: DraTree) -> None:

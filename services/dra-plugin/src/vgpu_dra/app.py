@@ -206,7 +206,7 @@ class App:
     def _empty_trash_soon(self) -> None:
         def empty() -> None:
             with suppress(StorageFailed):  # what stays is found again at the next removal
-                self._tree.empty_trash()
+                self._tree.empty_trash(is_inhabited=lambda binding: bool(self._partitions.processes(binding)))
 
         self._workers.post(empty)
 
