@@ -70,6 +70,13 @@ def test_file_that_is_no_yaml_is_refused_naming_it(tmp_path: Path, content: byte
         ManifestClaims(tmp_path).fetch(CLAIM)
 
 
+def test_broken_file_does_not_keep_the_claims_of_the_others(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("a: [")
+    (tmp_path / "b.yaml").write_text(CLAIM_YAML)
+
+    assert ManifestClaims(tmp_path).fetch(CLAIM)["metadata"]["name"] == "two-workers"
+
+
 def test_file_that_is_too_large_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_bytes(b"#" * ((1 << 20) + 1))
 

@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
 
 from vgpu_daemon import sockets
-from vgpu_daemon.run import StartFailed
+from vgpu_daemon.run import BadUsage, StartFailed
 
 State = Callable[[], str | None]  # None: all is well; else the sentence that says what is not
 Debug = Callable[[], Any]  # Any: whatever JSON can hold
@@ -89,7 +89,7 @@ async def _set_up(app: web.Application, running: AsyncExitStack) -> web.AppRunne
 async def _listen_tcp(runner: web.AppRunner, address: str) -> None:
     host, _, port = address.rpartition(":")
     if not port.isdigit() or int(port) > 65535:
-        raise StartFailed(f"--http-listen is {address!r}; expected HOST:PORT")
+        raise BadUsage(f"--http-listen is {address!r}; expected HOST:PORT")
     try:
         await web.TCPSite(runner, host.strip("[]"), int(port)).start()
     except OSError as exc:
