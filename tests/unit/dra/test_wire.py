@@ -121,6 +121,11 @@ def test_replayed_container_without_an_id_is_refused() -> None:
         wire.replayed(message)
 
 
+def test_session_zero_is_refused_for_it_means_none() -> None:
+    with pytest.raises(MalformedInput, match=r"^session is 0; expected CLOCK_BOOTTIME in ns"):
+        wire.session(0)
+
+
 def test_assignment_is_mounts_env_claim_and_partition() -> None:
     message = wire.assigned(
         Assigned(

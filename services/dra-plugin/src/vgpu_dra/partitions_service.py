@@ -40,7 +40,7 @@ class PartitionsService:
             answer = await self._logged(
                 "ensure",
                 about,
-                lambda: self._state.ensure(wire.container_facts(container), session=request.session),
+                lambda: self._state.ensure(wire.container_facts(container), session=wire.session(request.session)),
                 found=lambda a: {"claim_uid": a.claim_uid, "partition": a.partition, "is_new": a.is_new},
             )
         except Superseded:
@@ -77,7 +77,7 @@ class PartitionsService:
         answer = await self._logged(
             "synchronize",
             {"session": request.session, "containers": len(request.containers)},
-            lambda: self._state.synchronize(request.session, [wire.replayed(c) for c in request.containers]),
+            lambda: self._state.synchronize(wire.session(request.session), [wire.replayed(c) for c in request.containers]),
             found=lambda c: {"unbound": list(c.unbound), "drifted": list(c.drifted), "released": list(c.released)},
         )
         self._metrics.unbound.inc(len(answer.unbound))

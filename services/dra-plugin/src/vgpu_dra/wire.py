@@ -43,6 +43,17 @@ def container_facts(message: partitions.Container) -> ContainerFacts:
     )
 
 
+def session(number: int) -> int:
+    """The NRI session of a call.
+
+    Raises:
+        MalformedInput: it is 0, which stands for "none yet".
+    """
+    if number == 0:
+        raise MalformedInput("session is 0; expected CLOCK_BOOTTIME in ns when nri-plugin registered with the runtime")
+    return number
+
+
 def replayed(message: partitions.Container) -> Replayed:
     """A container of the runtime's replay. Malformed grants mark it as drift instead of failing all."""
     try:
