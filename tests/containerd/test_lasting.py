@@ -77,7 +77,7 @@ async def test_altered_limits_are_counted_and_left_alone(node: VgpuNode) -> None
 
     assert await _faults(node) == {"unbound": 0, "drifted": 1}
     assert limits.read_bytes() == forged
-    synchronized = [e for e in node.stack.dra.entries() if e["event"] == "synchronize"][-1]
+    synchronized = [call for call in await node.stack.dra.debug("calls") if call["operation"] == "synchronize"][-1]
     assert (synchronized["drifted"], synchronized["unbound"]) == ([altered], [])
 
 

@@ -136,15 +136,8 @@ class VgpuNode:
 
     async def _is_synchronized(self) -> bool:
         session = await self.stack.nri.debug("session")
-        if session["phase"] != "synchronized":
-            return False
-        # Its log and not /debug/calls, which keeps the last calls only.
-        for entry in reversed(self.stack.dra.entries()):
-            if entry["event"] == "serving kubelet":
-                return False  # what stands above was told to an earlier process
-            if entry["event"] == "synchronize" and entry["session"] == session["session"]:
-                return True
-        return False
+        known = (await self.stack.dra.debug("state"))["nri_session"]
+        return bool(session["phase"] == "synchronized" and session["session"] == known)
 
 
 async def until(holds: Callable[[], Any], what: str, *, timeout_s: float = _SETTLED_S) -> None:
