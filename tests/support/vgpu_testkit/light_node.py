@@ -56,6 +56,9 @@ class Service:
     debug_socket: Path
     process: ZygoteProcess | None = None
 
+    def __str__(self) -> str:
+        return self.name
+
     @property
     def is_up(self) -> bool:
         return self.process is not None and self.process.is_running
@@ -72,7 +75,12 @@ class Service:
 
     async def until_reachable(self) -> None:
         """Returns when it accepts connections."""
-        await until(self._is_reachable, f"{self.name} does not listen on {self.socket}:\n{self.log_tail()}")
+
+        async def is_there() -> bool:
+            assert self.is_up, f"{self.name} has ended:\n{self.log_tail()}"
+            return await self.is_reachable()
+
+        await until(is_there, f"{self.name} does not listen on {self.socket}")
 
     async def debug(self, name: str) -> Any:
         """The JSON at /debug/<name>."""
@@ -87,8 +95,7 @@ class Service:
     def log_tail(self, lines: int = 60) -> str:
         return "\n".join(self.start_order.log.read_text(errors="replace").splitlines()[-lines:])
 
-    async def _is_reachable(self) -> bool:
-        assert self.is_up, f"{self.name} has ended:\n{self.log_tail()}"
+    async def is_reachable(self) -> bool:
         try:
             _, writer = await asyncio.open_unix_connection(self.socket)
         except OSError:
@@ -133,6 +140,10 @@ class LightNode:
     @property
     def services(self) -> tuple[Service, Service, Service]:
         return self.dra, self.nri, self.registry
+
+    def spec_file(self, claim: Manifest) -> Path:
+        """The claim's CDI file."""
+        return self.node.cdi_dir / f"k8s.manager.nvidia.com-claim_{claim.uid}.json"
 
     async def settle(self) -> None:
         """Returns when every service that runs serves, they have found each other, and no release is undelivered."""

@@ -51,6 +51,12 @@ class LightContainer:
     state: ContainerState = ContainerState.UNKNOWN
     pids: list[int] = field(default_factory=list)
     is_stop_told: bool = False
+    is_present: bool = True  # in the runtime's store
+
+    @property
+    def is_alive(self) -> bool:
+        """It runs, or may still be started."""
+        return self.is_present and self.state in (ContainerState.CREATED, ContainerState.RUNNING)
 
     @property
     def cgroup(self) -> str:
@@ -186,6 +192,7 @@ class LightRuntime:
             self.vanish(container)
         await self._tell_stop(container)
         del self._containers[container.id]
+        container.is_present = False
         await self.nri.event(nri.REMOVE_CONTAINER, pod=container.pod, view=container.view())
 
     async def _tell_stop(self, container: LightContainer) -> None:
@@ -204,7 +211,7 @@ class LightRuntime:
             await self._serving
 
     def _now_alive(self) -> tuple[tuple[Pod, ...], tuple[ContainerView, ...]]:
-        alive = [c for c in self._containers.values() if c.state in (ContainerState.CREATED, ContainerState.RUNNING)]
+        alive = [c for c in self._containers.values() if c.is_alive]
         return tuple({c.pod.id: c.pod for c in alive}.values()), tuple(c.view() for c in alive)
 
 

@@ -33,7 +33,7 @@ class Start:
     entry: str
     log: Path
     arguments: tuple[str, ...] = ()
-    environment: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 class Zygote:

@@ -74,7 +74,7 @@ def _tell(orders: socket.socket, message: dict[str, int]) -> None:
 
 
 def _become(order: dict[str, Any], parent: int) -> NoReturn:
-    """Gives the child what an executed process has: a session, stdio and nothing else open, default signals, argv, environment."""
+    """Gives the child what an executed process has: a session, only stdio open, default signals, argv and environment."""
     code = 1
     try:
         os.setsid()
