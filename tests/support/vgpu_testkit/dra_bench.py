@@ -16,7 +16,7 @@ from vgpu_testkit.dra_calls import DraCalls, call
 from vgpu_testkit.fake_host import FakeHost
 from vgpu_testkit.kubelet import Kubelet
 from vgpu_testkit.kubelet_rules import V1, PrepareAnswer
-from vgpu_testkit.kubelet_values import Claim, Device, Timings
+from vgpu_testkit.kubelet_values import Claim, Device, KubeletRefusal, Timings
 from vgpu_testkit.manifests import Manifest, Share
 from vgpu_testkit.node import Node, build_node
 
@@ -109,6 +109,14 @@ class DraBench:
     async def unprepare(self, *manifests: Manifest) -> None:
         assert self.kubelet is not None
         await self.kubelet.unprepare(DRIVER, [kubelet_claim(m) for m in manifests])
+
+    async def unprepare_patiently(self, *manifests: Manifest) -> None:
+        """As kubelet's reconciler: where the plugin is just being registered again, it asks again."""
+        try:
+            await self.unprepare(*manifests)
+        except KubeletRefusal:
+            await self.serving()
+            await self.unprepare(*manifests)
 
     async def answers(self, *claims: Claim) -> Mapping[str, PrepareAnswer]:
         """What NodePrepareResources answers each claim, no kubelet judging it."""

@@ -41,7 +41,7 @@ class Scene:
         """Nothing is prepared, and the containers to come have ids that were never seen."""
         for container in (self.first, self.second, self.other):
             self.bench.end(container)
-        await self.unprepare()
+        await self.bench.unprepare_patiently(CLAIM)
         await self.bench.until_trash_is_empty()
         self.first = self.second.again()
         self.other = self.other.again()

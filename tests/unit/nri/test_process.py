@@ -50,10 +50,10 @@ def test_lock_that_cannot_be_opened_is_one_sentence_and_exit_1(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("listen", ["nonsense", "127.0.0.1:x"])
-def test_malformed_address_is_one_sentence_and_exit_1(tmp_path: Path, listen: str) -> None:
+def test_malformed_address_is_one_sentence_and_exit_2(tmp_path: Path, listen: str) -> None:
     ended = _run(f"--run-dir={tmp_path}", f"--http-listen={listen}")
 
-    assert ended.returncode == 1
+    assert ended.returncode == 2
     assert ended.stderr == f"vgpu-nri-plugin: --http-listen is '{listen}'; expected HOST:PORT\n"
 
 
