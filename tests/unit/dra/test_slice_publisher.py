@@ -253,7 +253,8 @@ async def test_a_refusal_is_a_fault_until_it_is_mended(server: ApiServer, verb: 
     server.fail_next(verb, status, times=10_000)
 
     async with publishing(server) as bench:
-        await server.until(lambda: bench.sample("vgpu_dra_slice_failures_total", reason="refused") >= 2)
+        await server.until(lambda: bench.fault is not None)
+        assert bench.sample("vgpu_dra_slice_failures_total", reason="refused") == 4
         assert bench.fault is not None
         assert bench.fault.startswith("ResourceSlices are not published: the API server refused ")
         assert bench.fault.endswith(f": {status} an error that the test wanted")
@@ -262,6 +263,16 @@ async def test_a_refusal_is_a_fault_until_it_is_mended(server: ApiServer, verb: 
         await server.until(lambda: len(server.slices) == 1)
         await bench.until_quiet()
         assert bench.fault is None
+
+
+async def test_a_server_that_does_not_know_its_roles_yet_makes_no_fault(server: ApiServer) -> None:
+    server.fail_next("list", 403, times=3)
+    faults: list[str | None] = []
+
+    async with publishing(server) as bench:
+        await server.until(lambda: faults.append(bench.fault) is None and len(server.slices) == 1)
+
+    assert set(faults) == {None}
 
 
 async def test_a_conflict_is_resolved_by_a_new_look(server: ApiServer) -> None:

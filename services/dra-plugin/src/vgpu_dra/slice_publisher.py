@@ -28,6 +28,8 @@ from vgpu_state.ids import NodeName
 _log = structlog.get_logger()
 
 _BOOKMARK = "BOOKMARK"
+# An API server that was just started refuses what RBAC allows until it has read the roles; the fourth attempt is 4 to 7 s later.
+_REFUSALS_OF_A_FAULT = 4
 _SHOWN_FIELDS = 6
 
 
@@ -84,6 +86,7 @@ class SlicePublisher:
         self._accepted: dict[str, Document] = {}
         self._withheld: tuple[str, ...] = ()
         self._failure: str | None = None
+        self._refusals = 0
         self._settle_s = pace.settle_s
         self._recheck_at: float | None = None
         self._is_stale = False
@@ -113,7 +116,9 @@ class SlicePublisher:
                 await self._pause(next(away))
             except ApiRefused as exc:
                 self._note_failure("refused", exc)
-                self.fault = f"ResourceSlices are not published: {exc}"
+                self._refusals += 1
+                if self._refusals >= _REFUSALS_OF_A_FAULT:
+                    self.fault = f"ResourceSlices are not published: {exc}"
                 await self._pause(next(refused))
             else:
                 away, refused = self._retries(backoff.LONGEST_S), self._retries(self._pace.refused_s)
@@ -125,6 +130,7 @@ class SlicePublisher:
         listed = await self._api.list()
         wrote = await self._publish(slices.contents(offer.devices), listed, owner)
         self.fault = self._failure = None
+        self._refusals = 0
         self._metrics.published_devices.set(len(offer.devices))
         await self._until_change(listed.resource_version, within_s=self._until_next_look(wrote=wrote))
 

@@ -17,6 +17,7 @@ import aiohttp
 
 from vgpu_dra.api_errors import ApiAway, ApiConflict, ApiExpired, ApiNotFound, ApiRefused
 
+_USER_AGENT = "vgpu-dra-plugin"  # the API server's audit log and managedFields name us so
 _REQUEST_S = 10.0
 _LINE_BYTES = 4 << 20  # an object is at most etcd's 1.5 MiB
 _REACTIONS: Mapping[int, type[ApiRefused]] = {404: ApiNotFound, 409: ApiConflict, 410: ApiExpired}
@@ -41,7 +42,9 @@ async def connect() -> Any:  # Any: kubernetes_asyncio's ApiClient, imported lat
             await config.load_kube_config()
         except config.ConfigException as exc:
             raise ApiAway(f"no way to the API server: {exc} (in a cluster, or with KUBECONFIG)") from exc
-    return client.ApiClient()
+    api = client.ApiClient()
+    api.user_agent = _USER_AGENT
+    return api
 
 
 class KubeApi:
