@@ -6,12 +6,17 @@ import os
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from vgpu_testkit import vgpu_node
 from vgpu_testkit.containerd import Containerd, find_containerds
 from vgpu_testkit.cri import Cri
+from vgpu_testkit.daemons import Stack, StackPaths, make_stack
+from vgpu_testkit.node import build_node
+from vgpu_testkit.vgpu_node import VgpuNode
 
 _HERE = Path(__file__).parent
 
@@ -59,3 +64,28 @@ async def cri(containerd: Containerd) -> AsyncIterator[Cri]:
     """A client of that containerd."""
     async with Cri(containerd.socket) as client:
         yield client
+
+
+@pytest.fixture(scope="module")
+def services(containerd_process: Containerd, native: Path) -> Iterator[Stack]:
+    """The three services on a fake node of that containerd, started by the first test that asks for `node`."""
+    root = Path(tempfile.mkdtemp(prefix="vgpu-node-"))
+    node = replace(build_node(root / "n", native=native), cdi_dir=containerd_process.cdi_dir)
+    containerd_process.start()
+    vgpu_node.import_demo_image(containerd_process, native, root / "image.tar")
+    (root / "claims").mkdir()
+    stack = make_stack(node, StackPaths(claims=root / "claims", nri_socket=containerd_process.nri_socket))
+    try:
+        yield stack
+    finally:
+        for daemon in stack.daemons:
+            vgpu_node.thaw(daemon)
+        stack.stop()
+        shutil.rmtree(root)
+
+
+@pytest.fixture
+async def node(services: Stack, containerd: Containerd) -> AsyncIterator[VgpuNode]:
+    """The node of the main job: services, kubelet and containerd at rest, no claim, no pod."""
+    async with vgpu_node.open_node(services, containerd, services.node.root.parent / "claims") as opened:
+        yield opened

@@ -1,6 +1,6 @@
-/* Ends the process before one chosen file-system call: preloaded into a daemon, it counts the calls that change something below
- * the folders of VGPU_CRASH_ROOTS (colon-separated, absolute, links resolved) and, before the one that the control file names,
- * sends itself SIGKILL. Calls that only read are passed on uncounted.
+/* Ends the process before one chosen file-system call, or makes that call fail: preloaded into a daemon, it counts the calls that
+ * change something below the folders of VGPU_CRASH_ROOTS (colon-separated, absolute, links resolved) and, at the one that the
+ * control file names, sends the process SIGKILL or answers an errno. Calls that only read are passed on uncounted.
  *
  * The control file VGPU_CRASH_CONTROL (CONTROL_BYTES long, made by the test) is mapped shared, so that a test arms a running
  * process, and reads the log of what it counted after its death. Without both variables every call is passed on.
@@ -26,10 +26,12 @@ enum { CONTROL_BYTES = 1 << 18, MAX_ROOTS = 8 };
 /* Numbers in the machine's order; crash.py has the same table. */
 struct control {
     uint32_t is_armed;
-    uint32_t kill_at; /* 1 is the first call; 0 counts and kills nothing */
+    uint32_t stop_at;  /* 1 is the first call; 0 counts and stops nothing */
+    uint32_t error;    /* what the call answers instead of being made; 0: the process is killed before it */
+    uint32_t lasting; /* which later calls fail too: 0 none, 1 those that need room (a disk stays full), 2 all (it is read-only) */
     uint32_t count;
     uint32_t log_bytes;
-    char log[CONTROL_BYTES - 16]; /* "<call> <path>\n" for each counted call, the one that killed last */
+    char log[CONTROL_BYTES - 24]; /* "<call> <path>\n" for each counted call, the one that killed last */
 };
 
 static struct control *control;
@@ -75,22 +77,39 @@ static int is_below_a_root(const char *path)
     return 0;
 }
 
-static void count(const char *call, const char *path)
+/* Whether the call needs room on the disk: a removal, and syncing it, succeeds on a full one. */
+static int needs_room(const char *call)
+{
+    static const char *const no_room[] = {"unlink", "unlinkat", "rmdir", "rename", "renameat", "fsync", "flock"};
+    for (size_t i = 0; i < sizeof no_room / sizeof *no_room; i++)
+        if (strcmp(call, no_room[i]) == 0)
+            return 0;
+    return 1;
+}
+
+/* 0, or the errno that the call is to fail with. */
+static int count(const char *call, const char *path)
 {
     if (!is_below_a_root(path))
-        return;
+        return 0;
     pthread_mutex_lock(&counting);
     uint32_t room = (uint32_t)sizeof control->log - control->log_bytes;
     int length = snprintf(control->log + control->log_bytes, room, "%s %s\n", call, path);
     if (length < 0 || (uint32_t)length >= room)
         abort(); /* a longer run than any test means */
     control->log_bytes += (uint32_t)length;
-    if (++control->count == control->kill_at) {
+    uint32_t number = ++control->count;
+    int is_chosen = number == control->stop_at;
+    if (control->error != 0 && control->lasting != 0 && number > control->stop_at)
+        is_chosen = control->lasting == 2 || needs_room(call);
+    if (is_chosen && control->error == 0) {
         kill(getpid(), SIGKILL);
         for (;;)
             pause();
     }
+    int error = is_chosen ? (int)control->error : 0;
     pthread_mutex_unlock(&counting);
+    return error;
 }
 
 static int is_armed(void)
@@ -107,21 +126,23 @@ static void path_of(int fd, char found[PATH_MAX])
     found[length < 0 ? 0 : length] = '\0';
 }
 
-static void count_fd(const char *call, int fd)
+/* These return whether the call is to fail; errno says how then, and is as it was otherwise. */
+static int fails_on_fd(const char *call, int fd)
 {
     if (!is_armed())
-        return;
+        return 0;
     int saved = errno;
     char path[PATH_MAX];
     path_of(fd, path);
-    count(call, path);
-    errno = saved;
+    int error = count(call, path);
+    errno = error != 0 ? error : saved;
+    return error != 0;
 }
 
-static void count_at(const char *call, int folder, const char *name)
+static int fails_at(const char *call, int folder, const char *name)
 {
     if (!is_armed())
-        return;
+        return 0;
     int saved = errno;
     char base[PATH_MAX] = "", path[2 * PATH_MAX];
     if (name[0] != '/' && folder == AT_FDCWD) {
@@ -131,14 +152,14 @@ static void count_at(const char *call, int folder, const char *name)
         path_of(folder, base);
     }
     snprintf(path, sizeof path, "%s%s%s", base, base[0] ? "/" : "", name);
-    count(call, path);
-    errno = saved;
+    int error = count(call, path);
+    errno = error != 0 ? error : saved;
+    return error != 0;
 }
 
-static void count_open(int folder, const char *name, int flags)
+static int fails_to_open(int folder, const char *name, int flags)
 {
-    if (flags & (O_WRONLY | O_RDWR | O_CREAT | O_TRUNC | O_APPEND))
-        count_at("open", folder, name);
+    return flags & (O_WRONLY | O_RDWR | O_CREAT | O_TRUNC | O_APPEND) && fails_at("open", folder, name);
 }
 
 static mode_t mode_of(int flags, va_list arguments)
@@ -153,7 +174,8 @@ static mode_t mode_of(int flags, va_list arguments)
         va_start(arguments, flags);                                     \
         mode_t mode = mode_of(flags, arguments);                        \
         va_end(arguments);                                              \
-        count_open(AT_FDCWD, path, flags);                              \
+        if (fails_to_open(AT_FDCWD, path, flags))                       \
+            return -1;                                                  \
         return REAL(function)(path, flags, mode);                       \
     }
 #define OPEN_AT(function)                                               \
@@ -163,19 +185,22 @@ static mode_t mode_of(int flags, va_list arguments)
         va_start(arguments, flags);                                     \
         mode_t mode = mode_of(flags, arguments);                        \
         va_end(arguments);                                              \
-        count_open(folder, path, flags);                                \
+        if (fails_to_open(folder, path, flags))                         \
+            return -1;                                                  \
         return REAL(function)(folder, path, flags, mode);               \
     }
 #define ON_FD(result, function, parameters, passed)                     \
     PUBLIC result function parameters                                   \
     {                                                                   \
-        count_fd(#function, fd);                                        \
+        if (fails_on_fd(#function, fd))                                 \
+            return -1;                                                  \
         return REAL(function) passed;                                   \
     }
 #define ON_PATH(function, folder, name, parameters, passed)             \
     PUBLIC int function parameters                                      \
     {                                                                   \
-        count_at(#function, folder, name);                              \
+        if (fails_at(#function, folder, name))                          \
+            return -1;                                                  \
         return REAL(function) passed;                                   \
     }
 

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from vgpu_testkit.crash_control import CrashControl
+from vgpu_testkit.crashing_daemon import crashing
 from vgpu_testkit.dra_bench import DraBench, make_bench, make_kubelet
 
 REPOSITORY = Path(__file__).parents[2]
@@ -77,3 +79,13 @@ async def bench(idle_bench: DraBench) -> AsyncIterator[DraBench]:
         idle_bench.kubelet = kubelet
         yield idle_bench
         idle_bench.dra.kill()
+
+
+@pytest.fixture
+def control(bench: DraBench, native: Path, short_path: Path) -> Iterator[CrashControl]:
+    """Chooses the file-system call that the bench's dra-plugin, which is forked from here on, does not survive."""
+    control = CrashControl(short_path / "control")
+    executed = bench.dra
+    with crashing(executed, control, native=native, roots=bench.roots) as bench.dra:
+        yield control
+    bench.dra = executed

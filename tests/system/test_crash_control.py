@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import signal
 import subprocess
 import sys
@@ -85,6 +86,17 @@ def test_process_ends_before_the_call_that_was_chosen(tmp_path: Path, folders: t
     assert ended.returncode == -signal.SIGKILL
     assert control.disarm()[-1] == Call("write", f"{folders[0]}/d/a")
     assert (folders[0] / "d/a").read_bytes() == b""
+
+
+def test_chosen_call_fails_and_the_process_goes_on(tmp_path: Path, folders: tuple[Path, Path], native: Path) -> None:
+    control = CrashControl(tmp_path / "control")
+    control.fail(4, errno.ENOSPC)
+
+    ended = run(control, folders, native)
+
+    assert "OSError: [Errno 28] No space left on device" in ended.stderr
+    assert control.disarm()[-1] == Call("fsync", f"{folders[0]}/d/a")
+    assert (folders[0] / "d/a").read_bytes() == b"x"
 
 
 def test_nothing_is_counted_unless_armed(tmp_path: Path, folders: tuple[Path, Path], native: Path) -> None:

@@ -63,9 +63,13 @@ SOCKETS = (
         path=lambda bench: bench.node.run_dir / "partitions/claims.sock",
         methods=tuple(
             f"/vgpu.partitions.v1.Partitions/{name}"
-            for name in ("RenewSession", "EnsurePartition", "RecordStart", "ReleasePartition", "Synchronize")
+            for name in ("ReleasePartition", "EnsurePartition", "RecordStart", "Synchronize", "RenewSession")
         ),
-        probe=(partitions.RenewSessionRequest(session=1), partitions.RenewSessionResponse),
+        # Not RenewSession: what was thrown may have been a good Synchronize of another session.
+        probe=(
+            partitions.ReleasePartitionRequest(runtime_id="b" * 64, stage=partitions.ReleasePartitionRequest.STOPPED),
+            partitions.ReleasePartitionResponse,
+        ),
         sample=partitions.EnsurePartitionRequest(
             session=1,
             container=partitions.Container(

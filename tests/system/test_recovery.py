@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 import random
 import shutil
@@ -73,6 +72,7 @@ async def prepared(bench: DraBench) -> DraBench:
     return bench
 
 
+@pytest.mark.usefixtures("control")  # forked, so that thirty starts take seconds
 async def test_thirty_kills_at_random_moments_under_load_end_as_a_clean_run(bench: DraBench) -> None:
     moments = random.Random(20_260_101)
     for manifest in (ONE, TWO, THREE, FOUR):
@@ -181,10 +181,11 @@ async def test_half_prepared_claim_is_undone(prepared: DraBench) -> None:
     envelope = json.loads(record.read_bytes())
     await prepared.start()
     await prepared.unprepare(ONE)
+    await prepared.until_trash_is_empty()
     clean = prepared.picture()
     prepared.dra.kill()
     envelope["payload"]["state"] = "started"
-    envelope["sha256"] = _checksum(envelope["payload"])
+    envelope["sha256"] = trees.record_checksum(envelope["payload"])
     prepared.claim_dir(ONE).mkdir(mode=0o711)
     record.write_text(json.dumps(envelope))
     prepared.cdi_file(ONE).write_bytes(prepared.cdi_file(TWO).read_bytes())
@@ -223,10 +224,6 @@ async def test_the_same_boot_keeps_partitions_and_their_inodes(prepared: DraBenc
         prepared.dra.kill()
 
     assert trees.stamps(prepared.claim_dir(ONE), prepared.claim_dir(TWO), prepared.node.cdi_dir) == before
-
-
-def _checksum(payload: object) -> str:
-    return hashlib.sha256(json.dumps(payload, separators=(",", ":"), sort_keys=True).encode()).hexdigest()
 
 
 def _exist(*files: Path) -> Callable[[], object]:

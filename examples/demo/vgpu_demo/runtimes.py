@@ -71,7 +71,9 @@ async def open_stage(choice: str, root: Path, node: Node, native: Path) -> Async
     programs = {"/bin/read-limits": native / "read-limits"}
     if choice == STAND_IN:
         nri_socket = root / "runtime" / "nri.sock"
-        stand_in = StandInRuntime(root / "runtime", cdi_dir=node.cdi_dir, nri_socket=nri_socket, node_lookup=_numbers)
+        stand_in = StandInRuntime(
+            root / "runtime", cdi_dir=node.cdi_dir, nri_socket=nri_socket, node_lookup=oci.numbers_of_stand_in
+        )
         stand_in.images.add(IMAGE, files=programs)
         async with stand_in as runtime:
             yield Stage(
@@ -101,11 +103,3 @@ async def open_stage(choice: str, root: Path, node: Node, native: Path) -> Async
             )
     finally:
         stop()
-
-
-def _numbers(path: str) -> tuple[str, int, int]:
-    """Type, major and minor of a device node; without root the fake node's are plain files, which count as NVIDIA's."""
-    if not os.path.isfile(path):
-        return oci.node_numbers(path)
-    minor = Path(path).name.removeprefix("nvidia")
-    return "c", 195, int(minor) if minor.isdigit() else 255

@@ -1,4 +1,4 @@
-"""Ends a process before its k-th file-system call: the test's side of tests/native/crash_point.c."""
+"""Ends a process before its k-th file-system call, or makes that call fail: the test's side of tests/native/crash_point.c."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _CONTROL_BYTES = 1 << 18
-_HEADER = struct.Struct("=IIII")  # is_armed, kill_at, count, log_bytes
+_HEADER = struct.Struct("=IIIIII")  # is_armed, stop_at, error, lasting, count, log_bytes
 _NEVER = 0
+_KILLED = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,20 +42,34 @@ class CrashControl:
 
     def count(self) -> None:
         """From now on calls are counted, none is the last."""
-        self._arm(_NEVER)
+        self._arm(_NEVER, _KILLED)
 
     def kill_before(self, number: int) -> None:
         """From now on calls are counted, and SIGKILL comes before call `number`, the first being 1."""
         assert number > 0
-        self._arm(number)
+        self._arm(number, _KILLED)
+
+    def fail(self, number: int, error: int) -> None:
+        """From now on calls are counted, and call `number` fails with this errno."""
+        assert number > 0
+        self._arm(number, error)
+
+    def fail_from(self, number: int, error: int) -> None:
+        """From now on calls are counted, and from call `number` on all that need room on the disk fail with this errno."""
+        assert number > 0
+        self._arm(number, error, lasting=1)
+
+    def fail_all(self, error: int) -> None:
+        """From now on calls are counted and fail with this errno."""
+        self._arm(1, error, lasting=2)
 
     def disarm(self) -> list[Call]:
-        """The calls that were counted, in order; the one before which the process was killed is the last."""
+        """The calls that were counted, in order; one before which the process was killed is the last."""
         self._map[:4] = struct.pack("=I", 0)
-        _, _, _, log_bytes = _HEADER.unpack_from(self._map)
+        *_, log_bytes = _HEADER.unpack_from(self._map)
         lines = self._map[_HEADER.size : _HEADER.size + log_bytes].decode().splitlines()
         return [Call(*line.split(" ", 1)) for line in lines]
 
-    def _arm(self, kill_at: int) -> None:
-        _HEADER.pack_into(self._map, 0, 0, kill_at, 0, 0)
+    def _arm(self, stop_at: int, error: int, *, lasting: int = 0) -> None:
+        _HEADER.pack_into(self._map, 0, 0, stop_at, error, lasting, 0, 0)
         self._map[:4] = struct.pack("=I", 1)

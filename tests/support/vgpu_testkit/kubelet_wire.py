@@ -19,6 +19,7 @@ from grpclib.exceptions import GRPCError, ProtocolError, StreamTerminatedError
 from grpclib.protocol import H2Protocol
 from h2.config import H2Configuration
 
+from vgpu_daemon.apart import run_apart
 from vgpu_proto import dra_health_v1alpha1, dra_v1, dra_v1beta1, pluginregistration
 from vgpu_testkit.kubelet_rules import V1, V1BETA1, PrepareAnswer
 from vgpu_testkit.kubelet_values import CallFailed, Claim, Device, Offer, Timings
@@ -104,7 +105,7 @@ async def get_info(channel: KubeletChannel, *, socket: str, timeout_s: float) ->
     """
     stub = pluginregistration.RegistrationStub(channel)
     with _as_grpc_go("GetInfo"):
-        info = await stub.get_info(pluginregistration.InfoRequest(), timeout=timeout_s)
+        info = await run_apart(stub.get_info(pluginregistration.InfoRequest(), timeout=timeout_s))
     return Offer(
         plugin_type=info.type,
         name=info.name,
@@ -122,7 +123,7 @@ async def notify(channel: KubeletChannel, *, error: str, timeout_s: float) -> No
     stub = pluginregistration.RegistrationStub(channel)
     status = pluginregistration.RegistrationStatus(plugin_registered=not error, error=error)
     with _as_grpc_go("NotifyRegistrationStatus"):
-        await stub.notify_registration_status(status, timeout=timeout_s)
+        await run_apart(stub.notify_registration_status(status, timeout=timeout_s))
 
 
 async def node_prepare(
@@ -138,7 +139,7 @@ async def node_prepare(
         claims=[api.Claim(namespace=claim.namespace, name=claim.name, uid=claim.uid) for claim in claims]
     )
     with _as_grpc_go("NodePrepareResources"):
-        response = await api.DraPluginStub(channel).node_prepare_resources(request, timeout=timeout_s)
+        response = await run_apart(api.DraPluginStub(channel).node_prepare_resources(request, timeout=timeout_s))
     return {
         uid: PrepareAnswer(devices=tuple(_device(device) for device in entry.devices), error=entry.error)
         for uid, entry in response.claims.items()
@@ -158,7 +159,7 @@ async def node_unprepare(
         claims=[api.Claim(namespace=claim.namespace, name=claim.name, uid=claim.uid) for claim in claims]
     )
     with _as_grpc_go("NodeUnprepareResources"):
-        response = await api.DraPluginStub(channel).node_unprepare_resources(request, timeout=timeout_s)
+        response = await run_apart(api.DraPluginStub(channel).node_unprepare_resources(request, timeout=timeout_s))
     return {uid: entry.error for uid, entry in response.claims.items()}
 
 
@@ -169,8 +170,13 @@ async def watch_health(channel: KubeletChannel) -> AsyncIterator[dict[tuple[str,
         CallFailed: the stream ended with an error.
     """
     stub = dra_health_v1alpha1.DraResourceHealthStub(channel)
+    replies = stub.node_watch_resources(dra_health_v1alpha1.NodeWatchResourcesRequest())
+
+    async def next_reply() -> dra_health_v1alpha1.NodeWatchResourcesResponse | None:
+        return await anext(replies, None)
+
     with _as_grpc_go("NodeWatchResources"):
-        async for reply in stub.node_watch_resources(dra_health_v1alpha1.NodeWatchResourcesRequest()):
+        while (reply := await run_apart(next_reply())) is not None:
             yield {
                 (entry.device.pool_name, entry.device.device_name): _HEALTH.get(entry.health, "UNKNOWN")
                 for entry in reply.devices

@@ -166,7 +166,7 @@ class RegistryNode:
 
     async def until(self, condition: Callable[[], Awaitable[bool]]) -> None:
         async with asyncio.timeout(10):
-            while not await condition():  # noqa: ASYNC110 - another process has no event to set
+            while not await condition():
                 await asyncio.sleep(0.01)
 
     async def _is_ready(self) -> bool:

@@ -49,6 +49,7 @@ class StandInRuntime:
         nri_socket: Path,
         version: str = "2.1.9",
         timeouts: NriTimeouts | None = None,
+        images: Images | None = None,
         isolation: Isolation | None = None,
         node_lookup: oci.NodeLookup = oci.node_numbers,
     ) -> None:
@@ -69,7 +70,7 @@ class StandInRuntime:
             timeouts=timeouts or NriTimeouts(),
             now_alive=self._now_alive,
         )
-        self.images = Images()
+        self.images = images or Images()
         self._maker = ContainerMaker(
             root=root,
             kubelet=self._kubelet,
@@ -224,6 +225,8 @@ class StandInRuntime:
         await self.stop(container_id)
         container = self._containers.pop(container_id, None)
         if container is not None:
+            await runtime_container.end_all(container)  # a start that was given up has left its first process
+            container.close_output()
             await self.nri.event(nri.REMOVE_CONTAINER, pod=container.pod, view=container.view())
             runtime_container.remove_files(container.bundle)
 

@@ -258,7 +258,8 @@ def _made_node(path: Path, device: Mapping[str, Any]) -> str:
     kinds = {"c": 0o020000, "b": 0o060000}
     with contextlib.suppress(PermissionError):
         if device["type"] in kinds:
-            os.mknod(path, kinds[device["type"]] | 0o666, os.makedev(device["major"], device["minor"]))
+            os.mknod(path, kinds[device["type"]], os.makedev(device["major"], device["minor"]))
+            path.chmod(0o666)
             return str(path)
     path.touch()
     return str(path)

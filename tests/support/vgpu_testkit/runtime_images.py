@@ -16,7 +16,6 @@ from vgpu_testkit.image import BASE_IMAGE
 
 _FOLDERS = ("bin", "dev", "etc", "proc", "root", "sys", "usr/lib", "var")
 _PASSWD = "root:x:0:0::/root:/bin/sh\nnobody:x:65534:65534::/:/bin/sh\n"
-_BUSYBOX = Path("/bin/busybox")
 # Where there is no busybox: what the tests' and the demo's commands use.
 _HOST_PROGRAMS = (
     "sh",
@@ -50,7 +49,9 @@ class _Image:
 class Images:
     """The images of one runtime; the base image, which has a shell, is always there."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, busybox: Path = Path("/bin/busybox")) -> None:
+        """Where there is no busybox, programs of the host take its place."""
+        self._busybox = busybox
         self._images = {BASE_IMAGE: _Image()}
 
     def add(self, name: str, *, files: Mapping[str, bytes | Path] | None = None, links: Mapping[str, str] | None = None) -> None:
@@ -71,7 +72,7 @@ class Images:
         (rootfs / "tmp").mkdir()
         (rootfs / "tmp").chmod(0o1777)
         (rootfs / "etc/passwd").write_text(_PASSWD)
-        _install_programs(rootfs)
+        _install_programs(rootfs, self._busybox)
         for path, content in image.files.items():
             target = _place(rootfs, path)
             target.write_bytes(content if isinstance(content, bytes) else content.read_bytes())
@@ -89,10 +90,10 @@ def _place(rootfs: Path, path: str) -> Path:
     return target
 
 
-def _install_programs(rootfs: Path) -> None:
-    if _BUSYBOX.exists():
-        _install(rootfs, _BUSYBOX)
-        listed = subprocess.run([_BUSYBOX, "--list"], check=True, capture_output=True, text=True).stdout.split()
+def _install_programs(rootfs: Path, busybox: Path) -> None:
+    if busybox.exists():
+        _install(rootfs, busybox)
+        listed = subprocess.run([busybox, "--list"], check=True, capture_output=True, text=True).stdout.split()
         for command in listed:
             if command != "busybox":
                 (rootfs / "bin" / command).symlink_to("busybox")

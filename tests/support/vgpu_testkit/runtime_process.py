@@ -156,7 +156,8 @@ def task_for(config: oci.Config, *, args: Sequence[str], do: str, **more: Any) -
     """What `runtime_init` is told for a process of the container with this configuration."""
     process = config["process"]
     kept = set(process["capabilities"]["bounding"])
-    is_root = os.geteuid() == 0
+    # Root of a user namespace that an ordinary user made may not.
+    may_set_groups = os.geteuid() == 0 and Path("/proc/self/setgroups").read_text().strip() == "allow"
     return {
         "do": do,
         "args": list(args),
@@ -165,7 +166,7 @@ def task_for(config: oci.Config, *, args: Sequence[str], do: str, **more: Any) -
         "uid": process["user"]["uid"],
         "gid": process["user"]["gid"],
         "groups": list(process["user"]["additionalGids"]),
-        "may_set_groups": is_root,
+        "may_set_groups": may_set_groups,
         "dropped_capabilities": [number for number, name in enumerate(_CAPABILITY_NUMBERS) if name not in kept],
         **more,
     }

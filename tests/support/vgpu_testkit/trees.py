@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -76,6 +77,11 @@ def halves(manager_dir: Path, cdi_dir: Path) -> list[str]:
 def nonces_by_key(document: Path) -> dict[str, str]:
     """The nonce of each grant, as a CDI file delivers them."""
     return {key.decode(): nonce.decode() for key, nonce in _GRANT.findall(document.read_bytes())}
+
+
+def record_checksum(payload: object) -> str:
+    """The checksum that a claim record must carry for this payload."""
+    return hashlib.sha256(json.dumps(payload, separators=(",", ":"), sort_keys=True).encode()).hexdigest()
 
 
 def _half_partition(tree: Layout, uid: ClaimUid, name: PartitionName) -> list[str]:

@@ -1,4 +1,4 @@
-"""Where claims come from, and which node the API server knows us as."""
+"""argv and environment as what dra-plugin is told; a value that is not of its form is one sentence naming the option."""
 
 from __future__ import annotations
 
@@ -7,8 +7,62 @@ from pathlib import Path
 
 import pytest
 
-from vgpu_daemon.run import StartFailed
+from vgpu_daemon.run import BadUsage
 from vgpu_dra.config import parse_config
+
+
+def test_defaults_are_those_of_a_node() -> None:
+    config = parse_config(["--node-name=node-a"], {})
+
+    assert (str(config.agent.root), str(config.rules.host.root)) == ("/etc/vgpu-manager", "/etc/vgpu-manager")
+    assert (config.host_root, config.cdi_dir, config.claims_from) == ("/proc/1/root", Path("/var/run/cdi"), "node-a")
+    assert config.rules.runtime_handlers == ("", "nvidia*")
+    assert (config.rules.library_version, config.rules.allows_privileged) == ("v1.0.0", False)
+    assert config.rules.private_paths == (
+        "/etc/vgpu-manager",
+        "/var/run/cdi",
+        "/run/vgpu-manager",
+        "/var/lib/kubelet/plugins",
+        "/var/lib/kubelet/plugins_registry",
+    )
+    assert config.paths.host_driver_root == config.paths.driver_root == Path("/")
+
+
+def test_private_paths_follow_the_directories_that_are_given() -> None:
+    config = parse_config(
+        ["--host-manager-dir=/m", "--cdi-dir=/c", "--kubelet-dir=/k"], {"VGPU_RUN_DIR": "/r", "VGPU_MANAGER_DIR": "/agent"}
+    )
+
+    assert config.rules.private_paths == ("/m", "/c", "/r", "/k/plugins", "/k/plugins_registry")
+    assert str(config.agent.root) == "/agent"
+
+
+def test_host_may_see_the_driver_elsewhere() -> None:
+    config = parse_config(["--driver-root=/driver", "--host-driver-root=/run/nvidia/driver"], {})
+
+    assert (config.paths.driver_root, config.paths.host_driver_root) == (Path("/driver"), Path("/run/nvidia/driver"))
+
+
+@pytest.mark.parametrize(
+    ("argument", "words"),
+    [
+        ("--manager-dir=m", "--manager-dir is 'm'; expected an absolute path"),
+        ("--cdi-dir=", "--cdi-dir is ''; expected an absolute path"),
+        ("--claims-from=manifests", "--claims-from is 'manifests'; expected an absolute path"),
+        ("--library-version=../v1", "--library-version is '../v1'; expected letters, digits, dots and dashes"),
+        ("--library-version=", "--library-version is ''; expected letters, digits, dots and dashes"),
+        ("--allow-privileged=yes", "--allow-privileged is 'yes'; expected true or false"),
+        (
+            "--runtime-handlers=runc, nvidia",
+            "--runtime-handlers is 'runc, nvidia'; expected patterns joined by commas, without spaces",
+        ),
+    ],
+)
+def test_value_of_another_form_is_one_sentence(argument: str, words: str) -> None:
+    with pytest.raises(BadUsage) as refusal:
+        parse_config([argument], {})
+
+    assert str(refusal.value) == words
 
 
 def test_claims_come_from_the_api_server_under_the_nodes_name() -> None:
@@ -24,7 +78,7 @@ def test_a_node_without_a_given_name_is_the_host_in_lower_case(monkeypatch: pyte
 
 @pytest.mark.parametrize("name", ["Node-A", "a/b", "..", "a,spec.driver=x", "a b", "-a", "x" * 254])
 def test_a_name_that_no_node_can_have_is_refused(name: str) -> None:
-    with pytest.raises(StartFailed, match=r"node name is .*\(--node-name\)"):
+    with pytest.raises(BadUsage, match=r"node name is .*\(--node-name\)"):
         parse_config([f"--node-name={name}"], {})
 
 

@@ -105,7 +105,7 @@ async def test_no_server_is_one_that_is_away() -> None:
     async with answering(always(200, "{}")) as api:
         pass
 
-    with pytest.raises(ApiAway, match="the API server is away"):
+    with pytest.raises(ApiAway, match="API server is away"):
         await api.request("GET", "/x")
     with pytest.raises(ApiAway, match="the watch broke off"):
         await watched(api)

@@ -20,19 +20,19 @@ OWN = parse_mountinfo("""\
 901 900 8:1 /vol/etc/vgpu-manager /etc/vgpu-manager rw - ext4 /dev/sda1 rw
 """)
 
-TABLE = """\
+TABLE = f"""\
 1102 890 0:121 / / rw - overlay overlay rw
 1103 1102 0:122 / /proc rw - proc proc rw
 1104 1102 8:1 /vol/pods/data /data rw - ext4 /dev/sda1 rw
 1108 1102 8:1 /vol/etc/vgpu-manager/skeleton /etc/vgpu-manager ro - ext4 /dev/sda1 rw
-1109 1108 8:1 /vol{config} /etc/vgpu-manager/config ro - ext4 /dev/sda1 rw
+1109 1108 8:1 /vol{CONFIG} /etc/vgpu-manager/config ro - ext4 /dev/sda1 rw
 1110 1108 8:1 /vol/etc/vgpu-manager/registry /etc/vgpu-manager/registry ro - ext4 /dev/sda1 rw
 1113 1108 8:1 /vol/etc/vgpu-manager/libvgpu-control.so.v1.0.0 /etc/vgpu-manager/driver/libvgpu-control.so ro - ext4 x rw
 1111 1102 8:1 /vol/etc/vgpu-manager/ld.so.preload /etc/ld.so.preload ro - ext4 /dev/sda1 rw
 1112 1102 0:126 / /tmp/.vgpu_lock rw - tmpfs tmpfs rw
 1114 1102 0:127 / /tmp/.vmem_node rw - tmpfs tmpfs rw
 1115 1102 0:128 / /tmp/.sm_node rw - tmpfs tmpfs rw
-""".format(config=CONFIG)
+"""
 
 EXPECTED = [
     start_check.expect(mount, agent_path=mount.source, own_mounts=OWN)

@@ -55,7 +55,7 @@ async def mapped(make_runtime: Make) -> AsyncIterator[StandInRuntime]:
 async def isolated(runtime: StandInRuntime) -> StandInRuntime:
     """A runtime with namespaces."""
     if runtime.isolation is not Isolation.NAMESPACES:
-        pytest.fail("this machine allows no user namespace: only the mode with mapped paths can be tested here")
+        pytest.skip("this machine allows this user no user namespace: only containers with mapped paths can be tested here")
     return runtime
 
 

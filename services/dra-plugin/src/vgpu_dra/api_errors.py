@@ -12,12 +12,13 @@ class ApiAway(VgpuError):
 class ApiRefused(VgpuError):
     """Raised when the API server understood and said no: an invalid object, a missing permission. Someone must act.
 
-    `status` is the HTTP status.
+    `status` is the HTTP status, `reason` what the API server said.
     """
 
     def __init__(self, request: str, *, status: int, reason: str) -> None:
         super().__init__(f"the API server refused {request}: {status} {reason}")
         self.status = status
+        self.reason = reason
 
 
 class ApiNotFound(ApiRefused):

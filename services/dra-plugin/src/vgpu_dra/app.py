@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from vgpu_daemon import boottime, locks, logs, procfs, run, sockets
 from vgpu_daemon.endpoint import Endpoint
 from vgpu_daemon.grpc_server import GrpcServer, Limits
 from vgpu_daemon.run import StartFailed
-from vgpu_dra import config, startup
+from vgpu_dra import config, debug, startup
 from vgpu_dra.claim_state import PreparedClaims
 from vgpu_dra.effects.api_claims import ApiClaims
 from vgpu_dra.effects.api_slices import ApiSlices
@@ -140,18 +140,18 @@ class App:
 
     async def _become_writer(self, stop: asyncio.Event) -> None:
         self._phase = "waiting for the writer lock"
-        lock = locks.hold_for_life(
-            Path(self._settings.agent.writer_lock),
-            on_wait=lambda: _log.info("waiting for the writer lock", reason="another dra-plugin holds it"),
-        )
-        taking = asyncio.ensure_future(lock)
-        stopping = asyncio.ensure_future(stop.wait())
-        await asyncio.wait((taking, stopping), return_when=asyncio.FIRST_COMPLETED)
-        stopping.cancel()
-        if stop.is_set():
-            taking.cancel()
-            return
-        taking.result()
+        async with asyncio.TaskGroup() as waiting:
+            stopping = waiting.create_task(stop.wait(), name="stop")
+            taking = waiting.create_task(
+                locks.hold_for_life(
+                    Path(self._settings.agent.writer_lock),
+                    on_wait=lambda: _log.info("waiting for the writer lock", reason="another dra-plugin holds it"),
+                ),
+                name="writer lock",
+            )
+            await asyncio.wait((taking, stopping), return_when=asyncio.FIRST_COMPLETED)
+            stopping.cancel()
+            taking.cancel()  # without effect on a lock that is held by now
 
     async def _recover(self) -> None:
         self._phase = "recovering"
@@ -175,18 +175,18 @@ class App:
         registrations = RegistrationsService(self._partitions, self._workers, self._metrics)
         registry = await self._private_server("registrations", [registrations])
         self._phase = "serving"
-        async with asyncio.TaskGroup() as background:
-            tasks = [background.create_task(self._gpus.serve(), name="gpus")]
-            if self._publisher is not None:
-                tasks.append(background.create_task(self._publisher.serve(), name="slices"))
-            try:
+        try:
+            async with asyncio.TaskGroup() as running:
+                background = [running.create_task(self._gpus.serve(), name="gpus")]
+                if self._publisher is not None:
+                    background.append(running.create_task(self._publisher.serve(), name="slices"))
                 await self._kubelet.serve(stop, drain_s=DRAIN_S)
-            finally:
-                self._phase = "draining"
-                for task in tasks:
+                for task in background:
                     task.cancel()
-                await registry.stop(DRAIN_S)
-                await nri.stop(DRAIN_S)
+        finally:
+            self._phase = "draining"
+            await registry.stop(DRAIN_S)
+            await nri.stop(DRAIN_S)
 
     async def _private_server(self, name: str, services: list[Any]) -> GrpcServer:
         directory = self._settings.run_dir / name
@@ -230,11 +230,11 @@ class App:
     def _empty_trash_soon(self) -> None:
         def empty() -> None:
             with suppress(StorageFailed):  # what stays is found again at the next removal
-                self._tree.empty_trash()
+                self._tree.empty_trash(is_inhabited=lambda binding: bool(self._partitions.processes(binding)))
 
         self._workers.post(empty)
 
-    def _debug(self) -> dict[str, Any]:
+    def _debug(self) -> dict[str, Callable[[], Any]]:
         return {
             "state": lambda: {
                 "phase": self._phase,
@@ -242,35 +242,10 @@ class App:
                 "boot_id": self._boot_id,
                 "nri_session": self._partitions.synchronized_session,
             },
-            "claims": lambda: (
-                {
-                    uid: {
-                        "claim": f"{r.claim.namespace}/{r.claim.name}",
-                        "state": r.state.value,
-                        "mode": r.mode.value,
-                        "devices": [f"{p.request}={p.device}" for p in r.results],
-                        "unused_grants": self._unused_grants(uid),
-                    }
-                    for uid, r in self._ledger.records.items()
-                }
-                | {uid: {"state": "quarantined", "reason": reason} for uid, reason in self._ledger.quarantined.items()}
-            ),
-            "partitions": lambda: [
-                {
-                    "claim_uid": uid,
-                    "partition": name,
-                    "container_id": b.runtime_id,
-                    "state": b.state.value,
-                    "started": b.is_started,
-                }
-                for uid, name, b in self._ledger.all_bindings()
-            ],
+            "claims": lambda: debug.claims(self._ledger),
+            "partitions": lambda: debug.partitions(self._ledger),
             "calls": lambda: self._partitions_service.recent,
         }
-
-    def _unused_grants(self, uid: Any) -> list[str]:
-        held = {key for b in self._ledger.bindings(uid).values() for key in b.grants}
-        return [r.request for r in self._ledger.records[uid].results if r.grant.key not in held]
 
 
 def _boot_id(proc_root: Path) -> str:

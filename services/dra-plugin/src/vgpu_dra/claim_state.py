@@ -6,6 +6,7 @@ Runs in worker threads: an operation that has begun is never cut short by a call
 from __future__ import annotations
 
 import secrets
+import threading
 from collections.abc import Callable
 from typing import Protocol
 
@@ -67,6 +68,7 @@ class PreparedClaims:
         self._clock = clock
         self._busy_since: dict[ClaimUid, float] = {}
         self._unprepared_at: dict[ClaimUid, float] = {}
+        self._tombstones = threading.Lock()  # of all claims, while an operation holds only its own
 
     def prepare(self, allocation: Allocation, *, asked_at_s: float) -> ClaimRecord:
         """The prepared record; its files are on disk. Repeating it writes nothing.
@@ -78,7 +80,7 @@ class PreparedClaims:
         """
         uid = allocation.claim.uid
         with self._ledger.claim(uid):
-            if self._unprepared_at.get(uid, float("-inf")) >= asked_at_s:
+            if self._was_unprepared_since(uid, asked_at_s):
                 raise NotReady(f"claim {allocation.claim} was unprepared while it was being prepared; kubelet may ask again")
             if (reason := self._ledger.quarantined.get(uid)) is not None:
                 raise PreconditionFailed(f"claim {allocation.claim} is quarantined ({reason}); delete its pods to unprepare it")
@@ -91,6 +93,7 @@ class PreparedClaims:
                 boot_id=self._node.boot_id,
                 mint=mint_nonce,
             )
+            self._busy_since.pop(uid, None)  # the claim is wanted: a later Unprepare waits for what runs then
             spec = self._node.spec(record, inventory)  # before the first effect: a missing device node refuses without a trace
             return self._apply(record, spec)
 
@@ -115,19 +118,17 @@ class PreparedClaims:
             now = self._clock()
             self._ledger.drop_claim(uid, now_s=now)
             self._busy_since.pop(uid, None)
-            self._unprepared_at[uid] = now
-            for old in [u for u, at in self._unprepared_at.items() if now - at > BUSY_PATIENCE_S]:
-                del self._unprepared_at[old]
+            self._remember_unprepared(uid, now)
 
     def _apply(self, record: ClaimRecord, spec: bytes) -> ClaimRecord:
         uid = record.claim.uid
         if record.state is claims.ClaimState.PREPARED:
             self._files.write_spec(uid, spec)
             return record
-        # All that undoing needs is in the record before the first side effect.
-        self._files.write_record(record)
-        self._ledger.records[uid] = record
         try:
+            # All that undoing needs is in the record before the first side effect.
+            self._files.write_record(record)
+            self._ledger.records[uid] = record
             self._files.write_spec(uid, spec)
             done = prepare.completed(record)
             self._files.write_record(done)
@@ -144,6 +145,16 @@ class PreparedClaims:
         except VgpuError as exc:
             # The record says STARTED: kubelet's retry goes on with it, the next start undoes it.
             _log.warning("half a claim could not be undone", claim_uid=uid, error=str(exc))
+
+    def _was_unprepared_since(self, uid: ClaimUid, asked_at_s: float) -> bool:
+        with self._tombstones:
+            return self._unprepared_at.get(uid, float("-inf")) >= asked_at_s
+
+    def _remember_unprepared(self, uid: ClaimUid, now_s: float) -> None:
+        with self._tombstones:
+            self._unprepared_at[uid] = now_s
+            for old in [u for u, at in self._unprepared_at.items() if now_s - at > BUSY_PATIENCE_S]:
+                del self._unprepared_at[old]
 
     def _wait_for_containers(self, uid: ClaimUid) -> None:
         running = [(b, pids) for b in self._ledger.bindings(uid).values() if (pids := self._processes(b))]

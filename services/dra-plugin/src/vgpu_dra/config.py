@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from vgpu_daemon import options
-from vgpu_daemon.run import StartFailed
+from vgpu_daemon.run import BadUsage
 from vgpu_dra.effects.node import NodePaths
 from vgpu_dra.rules import NodeRules, parse_runtime_handlers
 from vgpu_state import ids
@@ -61,7 +61,7 @@ def parse_config(argv: Sequence[str], environ: Mapping[str, str]) -> Config:
     """The configuration.
 
     Raises:
-        StartFailed: a value is not of its form; names the option.
+        BadUsage: a value is not of its form; names the option.
     """
     given = options.parse(PROG, _OPTIONS, argv, environ)
     host = Layout(PurePosixPath(_absolute(given, options.HOST_MANAGER_DIR)))
@@ -69,13 +69,13 @@ def parse_config(argv: Sequence[str], environ: Mapping[str, str]) -> Config:
     kubelet_dir = _absolute(given, options.KUBELET_DIR)
     run_dir = _absolute(given, options.RUN_DIR)
     if _VERSION_FORM.match(given["library-version"]) is None:
-        raise StartFailed(f"--library-version is {given['library-version']!r}; expected letters, digits, dots and dashes")
+        raise BadUsage(f"--library-version is {given['library-version']!r}; expected letters, digits, dots and dashes")
     if given["allow-privileged"] not in ("true", "false"):
-        raise StartFailed(f"--allow-privileged is {given['allow-privileged']!r}; expected true or false")
+        raise BadUsage(f"--allow-privileged is {given['allow-privileged']!r}; expected true or false")
     try:
         handlers = parse_runtime_handlers(given["runtime-handlers"])
     except MalformedInput as exc:
-        raise StartFailed(str(exc)) from exc
+        raise BadUsage(str(exc)) from exc
     driver_root = _absolute(given, options.DRIVER_ROOT)
     return Config(
         agent=Layout(PurePosixPath(_absolute(given, options.MANAGER_DIR))),
@@ -112,11 +112,11 @@ def _node(given: str) -> NodeName:
     try:
         return ids.parse_node_name(given or socket.gethostname().lower())  # kubelet lowers the host's name too
     except MalformedInput as exc:
-        raise StartFailed(f"{exc} (--node-name)") from exc
+        raise BadUsage(f"{exc} (--node-name)") from exc
 
 
 def _absolute(given: Mapping[str, str], option: options.Option) -> Path:
     path = Path(given[option.name])
     if not path.is_absolute():
-        raise StartFailed(f"--{option.name} is {given[option.name]!r}; expected an absolute path")
+        raise BadUsage(f"--{option.name} is {given[option.name]!r}; expected an absolute path")
     return path

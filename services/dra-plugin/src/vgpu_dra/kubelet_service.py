@@ -20,7 +20,7 @@ from vgpu_dra.workers import TreeWorkers
 from vgpu_proto import dra_v1, dra_v1beta1, pluginregistration
 from vgpu_state import ids
 from vgpu_state.claims import ClaimRecord, ClaimRef, PreparedResult
-from vgpu_state.errors import NotReady, VgpuError
+from vgpu_state.errors import NotReady, StorageFailed, VgpuError
 
 _log = structlog.get_logger()
 
@@ -68,7 +68,11 @@ class DraNode:
         except TimeoutError as exc:
             raise NotReady(f"claim {ref}: the claim source did not answer within {FETCH_S:g} s") from exc
         allocation = parse_allocation(doc, expected_uid=ref.uid)
-        return await self._workers.run(lambda: self._claims.prepare(allocation, asked_at_s=asked_at))
+        try:
+            return await self._workers.run(lambda: self._claims.prepare(allocation, asked_at_s=asked_at))
+        except StorageFailed:
+            self.after_removal()  # what was written of it is in the trash, and a full disk needs the room
+            raise
 
     async def _unprepare(self, ref: ClaimRef) -> str:
         await self._workers.run(lambda: self._claims.unprepare(ref.uid))

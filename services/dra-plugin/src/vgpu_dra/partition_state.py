@@ -5,14 +5,13 @@ Runs in worker threads, one operation per claim at a time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 import structlog
 
 from vgpu_daemon.procfs import Procfs
-from vgpu_dra import cdi
 from vgpu_dra.inventory import Inventory
 from vgpu_dra.ledger import Ledger
 from vgpu_dra.policy import admission, limits, partition, start_check
@@ -59,15 +58,16 @@ class Assigned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replayed:
-    """A live vGPU container as the runtime's replay has it; `facts` is None when its grants are malformed."""
+    """A live vGPU container as the runtime's replay has it. `facts` None: its grants are malformed; `pid` 0: not started."""
 
     runtime_id: RuntimeId
     facts: ContainerFacts | None
+    pid: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """What Synchronize found: containers without a binding, with other limits than their grants give, bindings released."""
+    """What Synchronize found: containers without a binding, with other limits or mounts than theirs, bindings released."""
 
     unbound: tuple[RuntimeId, ...]
     drifted: tuple[RuntimeId, ...]
@@ -102,7 +102,7 @@ class Partitions:
             admission.check_container(facts, results, rules=self._node.rules, inventory=inventory)
             if self._ledger.was_released(facts.runtime_id, now_s=self._clock()):
                 raise Superseded(f"{facts} ({facts.runtime_id[:12]}) was released; a new container is needed")
-            plan = partition.plan_ensure(facts, results=results, holders=self._holders(record), session=session)
+            plan = partition.plan_ensure(facts, results=results, holders=self._holders(record, session), session=session)
             name = ids.partition_name(facts.pod.uid, facts.name)
             if isinstance(plan, partition.Make):
                 content = limits.container_limits(
@@ -175,8 +175,7 @@ class Partitions:
 
     def remove(self, runtime_id: RuntimeId) -> None:
         """The container's directory is in the trash. An unknown id is a success."""
-        now = self._clock()
-        self._ledger.remember_released(runtime_id, now_s=now)
+        self._ledger.remember_released(runtime_id, now_s=self._clock())
         place = self._ledger.find(runtime_id)
         if place is None:
             return
@@ -184,16 +183,17 @@ class Partitions:
         with self._ledger.claim(uid):
             binding = self._ledger.bindings(uid).get(name)
             if binding is not None and binding.runtime_id == runtime_id:
-                self._files.discard_partition(uid, name)
-                self._ledger.unbind(uid, name, now_s=now)
+                self._discard(uid, name)
 
     def synchronize(self, session: int, replayed: Collection[Replayed]) -> Comparison:
         """Compares what the runtime says lives with what is bound. Releases only what an earlier session left: bound, absent
-        now, and without a process.
+        now, and without a process. A start of which nobody told, since no plugin was connected, is recorded.
         """
         present = {r.runtime_id for r in replayed}
-        unbound = tuple(sorted(r.runtime_id for r in replayed if self._ledger.find(r.runtime_id) is None))
-        drifted = tuple(sorted(r.runtime_id for r in replayed if r.runtime_id not in unbound and self.has_drifted(r)))
+        bound = [r for r in replayed if self._ledger.find(r.runtime_id) is not None]
+        unbound = tuple(sorted(present - {r.runtime_id for r in bound}))
+        unrecorded = self._record_missed_starts(bound)
+        drifted = tuple(sorted(r.runtime_id for r in bound if r.runtime_id in unrecorded or self.has_drifted(r)))
         released = [
             binding.runtime_id
             for uid, _, binding in self._ledger.all_bindings()
@@ -240,13 +240,26 @@ class Partitions:
         """PIDs in the container's cgroup, by its recorded path or by its id."""
         return self._procfs.cgroup_pids(binding.cgroup, binding.runtime_id)
 
-    def _holders(self, record: ClaimRecord) -> partition.Holders:
+    def _record_missed_starts(self, bound: Collection[Replayed]) -> frozenset[RuntimeId]:
+        """Those that run, whose start was not recorded, and cannot be: they do not show what we gave them."""
+        started = {b.runtime_id for _, _, b in self._ledger.all_bindings() if b.is_started or b.state is HolderState.STOPPED}
+        unrecorded = set()
+        for container in [r for r in bound if r.pid and r.runtime_id not in started]:
+            try:
+                self.record_start(container.runtime_id, container.pid)
+            except VgpuError as exc:
+                unrecorded.add(container.runtime_id)
+                _log.error("missed start not recorded", container_id=container.runtime_id, reason=str(exc))
+        return frozenset(unrecorded)
+
+    def _holders(self, record: ClaimRecord, session: int) -> partition.Holders:
         bindings = self._ledger.bindings(record.claim.uid)
         return partition.Holders(
             record=record,
             bindings=bindings,
             live=frozenset(n for n, b in bindings.items() if self.is_live(b)),
-            may_evict=self._synchronized_session != 0,
+            # On the word of this session only: an earlier one may have missed what was created between them.
+            may_evict=session == self._synchronized_session != 0,
         )
 
     def _make(self, uid: ClaimUid, name: PartitionName, plan: partition.Make, content: vgpu_config.Limits) -> None:
@@ -255,6 +268,14 @@ class Partitions:
             _log.warning("dead holder evicted", claim_uid=uid, partition=other, container_id=binding.runtime_id)
         self._files.make_partition(uid, name, limits=vgpu_config.encode_limits(content), binding=plan.binding)
         self._ledger.bind(uid, name, plan.binding, now_s=self._clock())
+        # A release does not wait for the claim: one that came before the line above has found nothing to release.
+        if self._ledger.was_released(plan.binding.runtime_id, now_s=self._clock()):
+            self._discard(uid, name)
+            raise Superseded(f"container {plan.binding.runtime_id[:12]} was released while its partition was being made")
+
+    def _discard(self, uid: ClaimUid, name: PartitionName) -> None:
+        self._files.discard_partition(uid, name)
+        self._ledger.unbind(uid, name, now_s=self._clock())
 
     def _write(self, uid: ClaimUid, name: PartitionName, binding: Binding) -> None:
         self._files.write_binding(uid, name, binding)
@@ -272,14 +293,7 @@ class Partitions:
     def _check_mounts(self, uid: ClaimUid, name: PartitionName, pid: int, who: str) -> None:
         record = self._ledger.records[uid]
         own = self._procfs.mounts("self")
-        by_destination: Mapping[str, Mount] = {
-            m.destination: m
-            for m in (
-                *cdi.claim_mounts(uid, host=self._node.rules.host, library_version=self._node.rules.library_version),
-                *partition.adjustment_mounts(record, name, host=self._node.rules.host),
-            )
-        }
-        expected = [
-            start_check.expect(m, agent_path=self._node.agent_path(m.source), own_mounts=own) for m in by_destination.values()
-        ]
+        rules = self._node.rules
+        mounts = partition.container_mounts(record, name, host=rules.host, library_version=rules.library_version)
+        expected = [start_check.expect(m, agent_path=self._node.agent_path(m.source), own_mounts=own) for m in mounts]
         start_check.check_mount_table(self._procfs.mounts(pid), expected, who=who)

@@ -16,7 +16,7 @@ from vgpu_dra.partition_state import Partitions
 from vgpu_dra.workers import TreeWorkers
 from vgpu_proto import partitions
 from vgpu_state import ids
-from vgpu_state.errors import MalformedInput, VgpuError
+from vgpu_state.errors import MalformedInput, Superseded, VgpuError
 
 _log = structlog.get_logger()
 _T = TypeVar("_T")
@@ -36,12 +36,16 @@ class PartitionsService:
     async def ensure(self, request: partitions.EnsurePartitionRequest) -> partitions.EnsurePartitionResponse:
         container = request.container
         about = {"container_id": container.runtime_id, "pod_uid": container.pod.uid, "container": container.name}
-        answer = await self._logged(
-            "ensure",
-            about,
-            lambda: self._state.ensure(wire.container_facts(container), session=request.session),
-            found=lambda a: {"claim_uid": a.claim_uid, "partition": a.partition, "is_new": a.is_new},
-        )
+        try:
+            answer = await self._logged(
+                "ensure",
+                about,
+                lambda: self._state.ensure(wire.container_facts(container), session=wire.session(request.session)),
+                found=lambda a: {"claim_uid": a.claim_uid, "partition": a.partition, "is_new": a.is_new},
+            )
+        except Superseded:
+            self._after_removal()  # its own directory, if a release came while that was made
+            raise
         if answer.is_new:
             self._after_removal()  # the directory that it replaced, if any
         return wire.assigned(answer)
@@ -73,7 +77,7 @@ class PartitionsService:
         answer = await self._logged(
             "synchronize",
             {"session": request.session, "containers": len(request.containers)},
-            lambda: self._state.synchronize(request.session, [wire.replayed(c) for c in request.containers]),
+            lambda: self._state.synchronize(wire.session(request.session), [wire.replayed(c) for c in request.containers]),
             found=lambda c: {"unbound": list(c.unbound), "drifted": list(c.drifted), "released": list(c.released)},
         )
         self._metrics.unbound.inc(len(answer.unbound))

@@ -43,13 +43,24 @@ def container_facts(message: partitions.Container) -> ContainerFacts:
     )
 
 
+def session(number: int) -> int:
+    """The NRI session of a call.
+
+    Raises:
+        MalformedInput: it is 0, which stands for "none yet".
+    """
+    if number == 0:
+        raise MalformedInput("session is 0; expected CLOCK_BOOTTIME in ns when nri-plugin registered with the runtime")
+    return number
+
+
 def replayed(message: partitions.Container) -> Replayed:
     """A container of the runtime's replay. Malformed grants mark it as drift instead of failing all."""
     try:
         facts = container_facts(message)
     except MalformedInput:
         facts = None
-    return Replayed(runtime_id=ids.parse_runtime_id(message.runtime_id), facts=facts)
+    return Replayed(runtime_id=ids.parse_runtime_id(message.runtime_id), facts=facts, pid=message.pid)
 
 
 def assigned(value: Assigned) -> partitions.EnsurePartitionResponse:

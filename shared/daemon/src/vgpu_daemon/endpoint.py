@@ -6,7 +6,7 @@ It runs on the event loop on purpose: a loop that is blocked shows.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
 
 from vgpu_daemon import sockets
-from vgpu_daemon.run import StartFailed
+from vgpu_daemon.run import BadUsage, StartFailed
 
 State = Callable[[], str | None]  # None: all is well; else the sentence that says what is not
 Debug = Callable[[], Any]  # Any: whatever JSON can hold
@@ -39,23 +39,16 @@ class Endpoint:
         Raises:
             StartFailed: the address is malformed or taken.
         """
-        private = self._app(with_debug=True)
-        runners = [web.AppRunner(private, access_log=None, shutdown_timeout=_CLOSE_S)]
-        await runners[0].setup()
         try:
             unix.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         except OSError as exc:
             raise StartFailed(f"cannot make {unix.parent}: {exc.strerror} (--run-dir)") from exc
-        await web.SockSite(runners[0], sockets.publish(unix, mode=0o600)).start()
-        if tcp:
-            runners.append(web.AppRunner(self._app(with_debug=False), access_log=None, shutdown_timeout=_CLOSE_S))
-            await runners[1].setup()
-            await _listen_tcp(runners[1], tcp)
-        try:
+        async with AsyncExitStack() as running:
+            private = await _set_up(self._app(with_debug=True), running)
+            await web.SockSite(private, sockets.publish(unix, mode=0o600)).start()
+            if tcp:
+                await _listen_tcp(await _set_up(self._app(with_debug=False), running), tcp)
             yield
-        finally:
-            for runner in runners:
-                await runner.cleanup()
 
     def _app(self, *, with_debug: bool) -> web.Application:
         app = web.Application()
@@ -86,10 +79,17 @@ def _json(show: Debug) -> Callable[[web.Request], Any]:
     return serve
 
 
+async def _set_up(app: web.Application, running: AsyncExitStack) -> web.AppRunner:
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=_CLOSE_S)
+    running.push_async_callback(runner.cleanup)
+    await runner.setup()
+    return runner
+
+
 async def _listen_tcp(runner: web.AppRunner, address: str) -> None:
     host, _, port = address.rpartition(":")
     if not port.isdigit() or int(port) > 65535:
-        raise StartFailed(f"--http-listen is {address!r}; expected HOST:PORT")
+        raise BadUsage(f"--http-listen is {address!r}; expected HOST:PORT")
     try:
         await web.TCPSite(runner, host.strip("[]"), int(port)).start()
     except OSError as exc:

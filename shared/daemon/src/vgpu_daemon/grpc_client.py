@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -11,6 +10,7 @@ from grpclib.client import Channel, UnaryUnaryMethod
 from grpclib.exceptions import GRPCError, StreamTerminatedError
 
 from vgpu_daemon import context, grpc_status
+from vgpu_daemon.apart import run_apart
 from vgpu_state.errors import NotReady
 
 _RequestT = TypeVar("_RequestT")
@@ -53,8 +53,9 @@ class PeerSocket:
         op_id = context.op_id.get() or context.new_op_id()
         try:
             # Our own timeout too: grpclib starts its deadline only when the connection stands.
-            async with asyncio.timeout(deadline_s):
-                answer: _ResponseT = await method(request, timeout=deadline_s, metadata={context.OP_ID_METADATA: op_id})
+            answer: _ResponseT = await run_apart(
+                method(request, timeout=deadline_s, metadata={context.OP_ID_METADATA: op_id}), timeout_s=deadline_s
+            )
         except GRPCError as exc:
             raise grpc_status.from_grpc(exc) from exc
         except TimeoutError as exc:

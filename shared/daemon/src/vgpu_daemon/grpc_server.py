@@ -55,8 +55,10 @@ class _Processor(EventsProcessor):
     def process_data_received(self, event: DataReceived) -> None:
         stream = self.streams.get(event.stream_id)
         super().process_data_received(event)
+        if stream is None or not stream.closable:
+            return  # one read may bring several frames, the later ones of a stream that an earlier one had reset
         # Every method takes one message, so the bytes of a stream are the bytes of its message.
-        if stream is not None and stream.data_received > self.max_message_bytes + _GRPC_PREFIX_BYTES:
+        if stream.data_received > self.max_message_bytes + _GRPC_PREFIX_BYTES:
             stream.reset_nowait(ErrorCodes.ENHANCE_YOUR_CALM)
             stream.__terminated__("message too large")
             self._cancel(stream)

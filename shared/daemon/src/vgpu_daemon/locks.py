@@ -26,6 +26,15 @@ async def hold_for_life(path: Path, *, on_wait: Callable[[], None]) -> int:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as exc:
         raise StartFailed(f"cannot open lock {path}: {exc.strerror}") from exc
+    try:
+        await _lock(fd, on_wait)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+async def _lock(fd: int, on_wait: Callable[[], None]) -> None:
     has_waited = False
     while True:
         try:
@@ -36,4 +45,4 @@ async def hold_for_life(path: Path, *, on_wait: Callable[[], None]) -> int:
                 on_wait()
             await asyncio.sleep(_RETRY_S)
         else:
-            return fd
+            return

@@ -49,7 +49,7 @@ def parse(prog: str, options: Sequence[Option], argv: Sequence[str], environ: Ma
 
     Ends the process with exit code 2 and the usage when the command line has anything else.
     """
-    parser = argparse.ArgumentParser(prog=prog, exit_on_error=False)
+    parser = argparse.ArgumentParser(prog=prog, exit_on_error=False, allow_abbrev=False)
     for option in options:
         default = environ.get(option.env, option.default)
         parser.add_argument(f"--{option.name}", default=default, help=f"{option.meaning} [{option.env}]")

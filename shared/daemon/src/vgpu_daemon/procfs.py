@@ -108,9 +108,15 @@ def boot_id(proc_root: Path) -> str:
 def _find_container(root: Path, container_id: RuntimeId) -> Path | None:
     for folder, below, _ in os.walk(root):
         for name in below:
-            if container_id in name and cgroup.locate_path(f"{folder[len(str(root)) :]}/{name}") is not None:
+            if container_id in name and _is_container(f"{folder[len(str(root)) :]}/{name}", container_id):
                 return Path(folder, name)
     return None
+
+
+def _is_container(path: str, container_id: RuntimeId) -> bool:
+    """Whether this very cgroup is the container's: a container may make some below its own, named after another."""
+    place = cgroup.locate_path(path)
+    return place is not None and place.path == path and place.container_id == container_id
 
 
 def _pids_in(file: Path) -> list[int]:

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Awaitable, Callable
 from typing import NoReturn
 
@@ -16,8 +17,8 @@ class StartFailed(VgpuError):
     """Raised when a path, permission or kernel feature that the process needs is missing. A restart alone cannot help."""
 
 
-class BadUsage(VgpuError):
-    """Raised when the command line or the environment is wrong."""
+class BadUsage(StartFailed):
+    """Raised when the value of an option is not of its form."""
 
 
 EXIT_OK = 0
@@ -32,10 +33,15 @@ def run(main: Callable[[asyncio.Event], Awaitable[None]], *, prog: str) -> NoRet
     """
     code = EXIT_OK
     try:
-        asyncio.run(_until_done(main))
-    except* VgpuError as group:
-        # A start that failed in several places at once is still one sentence: the first says what to mend.
-        print(f"{prog}: {_first(group)}", file=sys.stderr)  # noqa: T201 - the one line a person reads
+        try:
+            asyncio.run(_until_done(main))
+        except* VgpuError as group:
+            # A start that failed in several places at once is still one sentence: the first says what to mend.
+            failure = _first(group)
+            print(f"{prog}: {failure}", file=sys.stderr)  # noqa: T201 - the one line a person reads
+            code = EXIT_USAGE if isinstance(failure, BadUsage) else EXIT_FAULT
+    except Exception:  # noqa: BLE001 - the root of the process: left to the interpreter it would wait for the threads
+        traceback.print_exc()
         code = EXIT_FAULT
     leave(code)
 

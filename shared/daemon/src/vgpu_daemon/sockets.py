@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from contextlib import suppress
 from pathlib import Path
 
 from vgpu_daemon.run import StartFailed
@@ -32,6 +33,8 @@ def publish(path: Path, *, mode: int) -> socket.socket:
         os.rename(staged, path)
     except OSError as exc:
         listener.close()
+        with suppress(OSError):
+            staged.unlink()
         raise StartFailed(f"cannot publish socket {path}: {exc.strerror}") from exc
     return listener
 

@@ -32,6 +32,9 @@ class ApiClaims:
             found: Mapping[str, Any] = await self._api.request("GET", path)
         except ApiNotFound as exc:
             raise PreconditionFailed(f"ResourceClaim {claim.namespace}/{claim.name} does not exist") from exc
-        except (ApiAway, ApiRefused) as exc:
+        except ApiRefused as exc:
+            reason = f"{exc.status} {exc.reason}"
+            raise NotReady(f"API server refused ResourceClaim {claim.namespace}/{claim.name}: {reason}") from exc
+        except ApiAway as exc:
             raise NotReady(str(exc)) from exc
         return found

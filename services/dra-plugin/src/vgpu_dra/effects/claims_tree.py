@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import os
 import secrets
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 from vgpu_dra import cdi
 from vgpu_dra.effects import durable
 from vgpu_state import bindings, layout, records
+from vgpu_state.bindings import BindingUnusable
 from vgpu_state.claims import Binding, ClaimRecord
+from vgpu_state.errors import StorageFailed
 from vgpu_state.ids import ClaimUid, PartitionName
 from vgpu_state.layout import Layout
 from vgpu_state.reader import read_file
@@ -85,13 +89,21 @@ class ClaimsTree:
         staged = final.with_name(layout.TEMPORARY_PREFIX + name)
         if staged.exists():
             self._discard(staged)
-        durable.make_directory(staged, mode=_CLAIM_MODE)
-        durable.make_directory(staged / layout.CONFIG, mode=_CONFIG_MODE)
-        durable.write_new_file(staged / layout.CONFIG / layout.LIMITS, limits, mode=_CONFIG_FILE_MODE)
-        durable.write_new_file(staged / layout.BINDING, bindings.encode_binding(binding), mode=_PRIVATE_MODE)
-        if final.exists():
-            self._discard(final)
-        durable.rename(staged, final)
+        try:
+            self._fill_partition(staged, limits=limits, binding=binding)
+            if final.exists():
+                self._discard(final)
+            durable.rename(staged, final)
+        except StorageFailed:
+            with suppress(StorageFailed):  # what stays has a name that nobody reads
+                durable.remove_tree(staged)
+            raise
+
+    def _fill_partition(self, directory: Path, *, limits: bytes, binding: Binding) -> None:
+        durable.make_directory(directory, mode=_CLAIM_MODE)
+        durable.make_directory(directory / layout.CONFIG, mode=_CONFIG_MODE)
+        durable.write_new_file(directory / layout.CONFIG / layout.LIMITS, limits, mode=_CONFIG_FILE_MODE)
+        durable.write_new_file(directory / layout.BINDING, bindings.encode_binding(binding), mode=_PRIVATE_MODE)
 
     def write_binding(self, uid: ClaimUid, name: PartitionName, binding: Binding) -> None:
         path = Path(self._agent.binding(uid, name))
@@ -114,12 +126,16 @@ class ClaimsTree:
         if path.exists():
             self._discard(path)
 
-    def empty_trash(self) -> None:
-        """What was thrown away is deleted. Repeating it is harmless; containers keep the inodes they have mounted."""
-        with durable.storage("list", Path(self._agent.trash)):
-            names = os.listdir(self._agent.trash)
-        for name in names:
-            durable.remove_tree(Path(self._agent.trash) / name)
+    def empty_trash(self, *, is_inhabited: Callable[[Binding], bool]) -> None:
+        """What was thrown away is deleted, once no process is left that could read it. Repeating it is harmless.
+
+        A bind mount keeps the inode of a directory, not what is in it: a container that outlives its partition's place in the
+        tree would find no limits, and go without.
+        """
+        for name in _listed(Path(self._agent.trash)):
+            entry = Path(self._agent.trash) / name
+            if not any(is_inhabited(binding) for binding in _bindings_in(entry)):
+                durable.remove_tree(entry)
 
     def remove_leftovers(self) -> list[str]:
         """What interrupted writes left is gone; the paths."""
@@ -146,6 +162,20 @@ class ClaimsTree:
 
     def _discard(self, path: Path) -> None:
         durable.rename(path, Path(self._agent.trash) / f"{path.name}.{secrets.token_hex(4)}")
+
+
+def _listed(path: Path) -> list[str]:
+    with durable.storage("list", path):
+        return os.listdir(path)
+
+
+def _bindings_in(entry: Path) -> Iterator[Binding]:
+    """Those of a partition, or of a claim's partitions; what cannot be read is nobody's."""
+    for folder in (entry, *(entry / name for name in _names(entry))):
+        with suppress(BindingUnusable, StorageFailed):
+            raw = read_file(PurePosixPath(folder / layout.BINDING), limit=bindings.MAX_BYTES)
+            if raw is not None:
+                yield bindings.decode_binding(raw)
 
 
 def _names(path: Path) -> list[str]:

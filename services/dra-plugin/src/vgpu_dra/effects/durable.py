@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from vgpu_state.errors import StorageFailed
@@ -78,34 +78,36 @@ def remove_file(path: Path) -> bool:
 
 
 def remove_tree(path: Path) -> None:
-    """`path` and all below it are gone. Follows no link."""
-    with storage("remove", path):
-        for folder, directories, files, fd in os.fwalk(path, topdown=False):
-            del folder
+    """`path` and all below it are gone. Follows no link, and does not mind another thread that removes it too."""
+    with storage("remove", path), suppress(FileNotFoundError):
+        for _, directories, files, fd in os.fwalk(path, topdown=False):
             for name in files:
-                os.unlink(name, dir_fd=fd)
+                with suppress(FileNotFoundError):
+                    os.unlink(name, dir_fd=fd)
             for name in directories:
-                _remove_directory_entry(name, fd)
+                _remove_directory(name, fd)
+        _remove_directory(os.fspath(path), None)
+
+
+def _remove_directory(name: str, fd: int | None) -> None:
+    with suppress(FileNotFoundError):
         try:
-            os.rmdir(path)
-        except NotADirectoryError:
-            os.unlink(path)
-        except FileNotFoundError:
-            return
-
-
-def _remove_directory_entry(name: str, fd: int) -> None:
-    try:
-        os.rmdir(name, dir_fd=fd)
-    except NotADirectoryError:  # a link to a directory, which fwalk lists among the directories
-        os.unlink(name, dir_fd=fd)
+            os.rmdir(name, dir_fd=fd)
+        except NotADirectoryError:  # a link to a directory, which fwalk lists among the directories
+            os.unlink(name, dir_fd=fd)
 
 
 def _replace(path: Path, content: bytes, *, mode: int, temporary: Path | None, is_durable: bool) -> None:
     temporary = temporary or path.with_name(TEMPORARY_PREFIX + path.name)
     with storage("write", path):
-        _write(temporary, content, mode=mode, is_durable=is_durable)
-        os.rename(temporary, path)
+        try:
+            _write(temporary, content, mode=mode, is_durable=is_durable)
+            os.rename(temporary, path)
+        except OSError:
+            # On a full disk what was written of it is what keeps it full.
+            with suppress(OSError):
+                os.unlink(temporary)
+            raise
     if is_durable:
         sync_directory(path.parent)
 

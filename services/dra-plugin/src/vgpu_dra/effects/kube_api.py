@@ -11,6 +11,7 @@ import importlib
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -26,8 +27,8 @@ _OVERLOADED = 429
 Document = Mapping[str, Any]  # Any: JSON
 
 
-async def connect() -> Any:  # Any: kubernetes_asyncio's ApiClient, imported late
-    """A client with the pod's service account, or with $KUBECONFIG outside a cluster.
+async def connect(kubeconfig: Path | None = None) -> Any:  # Any: kubernetes_asyncio's ApiClient, imported late
+    """A client with the pod's service account, or outside a cluster with `kubeconfig`, by default $KUBECONFIG.
 
     Raises:
         ApiAway: there is neither.
@@ -35,14 +36,15 @@ async def connect() -> Any:  # Any: kubernetes_asyncio's ApiClient, imported lat
     await asyncio.to_thread(importlib.import_module, "kubernetes_asyncio.config")
     from kubernetes_asyncio import client, config
 
+    configuration = client.Configuration()
     try:
-        config.load_incluster_config()  # type: ignore[no-untyped-call]
+        config.load_incluster_config(configuration)  # type: ignore[no-untyped-call]
     except config.ConfigException:
         try:
-            await config.load_kube_config()
+            await config.load_kube_config(kubeconfig and str(kubeconfig), client_configuration=configuration)
         except config.ConfigException as exc:
             raise ApiAway(f"no way to the API server: {exc} (in a cluster, or with KUBECONFIG)") from exc
-    api = client.ApiClient()
+    api = client.ApiClient(configuration)
     api.user_agent = _USER_AGENT
     return api
 
@@ -71,7 +73,7 @@ class KubeApi:
                 async with response:
                     text = await response.text()
         except (OSError, TimeoutError, aiohttp.ClientError) as exc:
-            raise ApiAway(f"the API server is away: {exc or type(exc).__name__}") from exc
+            raise ApiAway(f"API server is away: {exc or type(exc).__name__}") from exc
         _check(response.status, text, what=what)
         return _decoded(text, what=what)
 
@@ -139,7 +141,7 @@ def _check(status: int, text: str, *, what: str) -> None:
         return
     message = _message(text)
     if status >= 500 or status == _OVERLOADED:
-        raise ApiAway(f"the API server cannot answer {what}: {status} {message}")
+        raise ApiAway(f"API server cannot answer {what}: {status} {message}")
     raise _REACTIONS.get(status, ApiRefused)(what, status=status, reason=message)
 
 

@@ -30,17 +30,24 @@ class ManifestClaims:
 
         Raises:
             PreconditionFailed: no file has it.
-            MalformedInput: a file is no YAML.
+            MalformedInput: no readable file has it, and one is no YAML.
             StorageFailed: the directory cannot be read.
         """
+        unreadable: MalformedInput | None = None
         try:
             names = sorted(n for n in os.listdir(self._directory) if n.endswith(_SUFFIXES) and not n.startswith("."))
             for name in names:
-                found = self._claims_in(name).get((claim.namespace, claim.name))
-                if found is not None:
+                try:
+                    claims = self._claims_in(name)
+                except MalformedInput as exc:
+                    unreadable = unreadable or exc  # it must not keep the claims of the other files from their pods
+                    continue
+                if (found := claims.get((claim.namespace, claim.name))) is not None:
                     return found
         except OSError as exc:
             raise StorageFailed(action="read claims from", path=str(self._directory), error=exc) from exc
+        if unreadable is not None:
+            raise unreadable
         raise PreconditionFailed(f"no ResourceClaim {claim.namespace}/{claim.name} in {self._directory} (--claims-from)")
 
     def _claims_in(self, name: str) -> _Claims:

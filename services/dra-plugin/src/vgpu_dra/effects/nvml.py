@@ -79,7 +79,10 @@ class NvmlReader:
             if path is None:
                 raise NotReady(f"no libnvidia-ml.so.1 under {self._driver_root} (--driver-root): is the NVIDIA driver installed?")
             # nvidia-ml-py asks the loader for the bare name; the loader then finds this one, already loaded, by its SONAME.
-            self._library = ctypes.CDLL(str(path))
+            try:
+                self._library = ctypes.CDLL(str(path))
+            except OSError as exc:
+                raise NotReady(f"cannot load {path}: {exc}") from exc
         if not self._is_initialised:
             pynvml.nvmlInit()
             self._is_initialised = True

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from vgpu_dra import cdi
 from vgpu_dra.policy.admission import ContainerFacts
 from vgpu_state import container_abi, ids
 from vgpu_state.claims import Binding, ClaimRecord, HolderState, PreparedResult
@@ -99,6 +100,13 @@ def adjustment_mounts(record: ClaimRecord, partition: PartitionName, *, host: La
     """What NRI adds: the container's own limits over the poison, and fresh scratch."""
     config = Mount(destination=container_abi.CONFIG_DIR, source=str(host.config(record.claim.uid, partition)))
     return (config, *container_abi.scratch_mounts())
+
+
+def container_mounts(record: ClaimRecord, partition: PartitionName, *, host: Layout, library_version: str) -> tuple[Mount, ...]:
+    """Every mount of ours that a started container has: CDI's, with NRI's in place of those at the same destination."""
+    given = cdi.claim_mounts(record.claim.uid, host=host, library_version=library_version)
+    added = adjustment_mounts(record, partition, host=host)
+    return tuple({m.destination: m for m in (*given, *added)}.values())
 
 
 def adjustment_env(binding: Binding) -> tuple[tuple[str, str], ...]:

@@ -1,0 +1,40 @@
+"""What /debug shows of claims and partitions. No nonce is in it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vgpu_dra.ledger import Ledger
+from vgpu_state.claims import ClaimRecord
+
+
+def claims(ledger: Ledger) -> dict[str, Any]:
+    """Prepared and quarantined claims by uid; of the prepared, which requests no container holds."""
+    # Copies: worker threads change both while this is read.
+    prepared: dict[str, Any] = {uid: _claim(record, ledger) for uid, record in dict(ledger.records).items()}
+    return prepared | {uid: {"state": "quarantined", "reason": reason} for uid, reason in dict(ledger.quarantined).items()}
+
+
+def partitions(ledger: Ledger) -> list[dict[str, Any]]:
+    """Who holds what."""
+    return [
+        {
+            "claim_uid": uid,
+            "partition": name,
+            "container_id": binding.runtime_id,
+            "state": binding.state.value,
+            "started": binding.is_started,
+        }
+        for uid, name, binding in ledger.all_bindings()
+    ]
+
+
+def _claim(record: ClaimRecord, ledger: Ledger) -> dict[str, Any]:
+    held = {key for b in ledger.bindings(record.claim.uid).values() for key in b.grants}
+    return {
+        "claim": f"{record.claim.namespace}/{record.claim.name}",
+        "state": record.state.value,
+        "mode": record.mode.value,
+        "devices": [f"{r.request}={r.device}" for r in record.results],
+        "unused_grants": [r.request for r in record.results if r.grant.key not in held],
+    }

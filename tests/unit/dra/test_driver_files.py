@@ -1,0 +1,89 @@
+"""What of the driver is found on a node."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from vgpu_dra.cdi import DeviceNode
+from vgpu_dra.effects.driver_files import find_node_files, find_nvml
+from vgpu_dra.inventory import Inventory
+from vgpu_state.container_abi import Mount
+from vgpu_state.ids import DeviceName
+from vgpu_testkit.dra_values import INVENTORY, gpu_uuid, h100
+
+VERSION = "550.90.07"
+
+
+def install(driver_root: Path, *paths: str) -> None:
+    for path in paths:
+        (driver_root / path).parent.mkdir(parents=True, exist_ok=True)
+        (driver_root / path).touch()
+
+
+def find(tmp_path: Path, inventory: Inventory = INVENTORY) -> tuple[list[str], list[Mount]]:
+    files = find_node_files(
+        inventory,
+        driver_root=tmp_path / "driver",
+        host_driver_root=Path("/run/nvidia/driver"),
+        dev_root=tmp_path / "dev",
+    )
+    nodes = [n.path for n in (*files.control_nodes, *files.node_by_gpu.values())]
+    return nodes, list(files.libraries)
+
+
+@pytest.mark.parametrize("directory", ["usr/lib64", "usr/lib/x86_64-linux-gnu", "lib/aarch64-linux-gnu"])
+def test_nvml_is_found_where_distributions_put_it(tmp_path: Path, directory: str) -> None:
+    assert find_nvml(tmp_path) is None
+
+    install(tmp_path, f"{directory}/libnvidia-ml.so.1")
+
+    assert find_nvml(tmp_path) == tmp_path / directory / "libnvidia-ml.so.1"
+
+
+def test_libraries_are_mounted_under_each_name_they_are_opened_by(tmp_path: Path) -> None:
+    install(tmp_path / "driver", f"usr/lib64/libcuda.so.{VERSION}", "usr/lib64/libcuda.so.999", "usr/bin/nvidia-smi")
+
+    _, mounts = find(tmp_path)
+
+    source = f"/run/nvidia/driver/usr/lib64/libcuda.so.{VERSION}"
+    assert mounts == [
+        Mount(destination=f"/usr/local/nvidia/lib64/libcuda.so.{VERSION}", source=source),
+        Mount(destination="/usr/local/nvidia/lib64/libcuda.so.1", source=source),
+        Mount(destination="/usr/local/nvidia/lib64/libcuda.so", source=source),
+        Mount(destination="/usr/bin/nvidia-smi", source="/run/nvidia/driver/usr/bin/nvidia-smi"),
+    ]
+
+
+def test_program_without_libraries_is_not_mounted(tmp_path: Path) -> None:
+    install(tmp_path / "driver", "usr/bin/nvidia-smi")
+
+    assert find(tmp_path) == ([], [])
+
+
+def test_nodes_are_those_that_exist(tmp_path: Path) -> None:
+    install(tmp_path / "dev", "nvidia1", "nvidia9", "nvidiactl", "nvidia-uvm")
+
+    nodes, _ = find(tmp_path)
+
+    assert nodes == ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia1"]
+
+
+def test_node_of_a_gpu_is_that_of_its_minor(tmp_path: Path) -> None:
+    install(tmp_path / "dev", "nvidia3")
+    inventory = Inventory(gpus=(h100(0, minor=3),), driver_version=VERSION, cuda_version=(12, 4))
+
+    files = find_node_files(inventory, driver_root=tmp_path, host_driver_root=tmp_path, dev_root=tmp_path / "dev")
+
+    assert files.node_by_gpu == {gpu_uuid(0): DeviceNode(path="/dev/nvidia3", host_path=f"{tmp_path}/dev/nvidia3")}
+
+
+def test_devices_are_named_by_minor_and_gpus_known_by_uuid() -> None:
+    inventory = Inventory(gpus=(h100(0, minor=3), h100(1, minor=0)), driver_version=VERSION, cuda_version=(12, 4))
+
+    assert [g.vgpu_device for g in inventory.gpus] == ["vgpu-3", "vgpu-0"]
+    assert inventory.by_device(DeviceName("vgpu-0")) == inventory.gpus[1]
+    assert inventory.by_device(DeviceName("vgpu-1")) is None
+    assert inventory.by_uuid(gpu_uuid(1)) == inventory.gpus[1]
+    assert inventory.by_uuid(gpu_uuid(7)) is None
