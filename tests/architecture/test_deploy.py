@@ -197,6 +197,12 @@ def test_compose_draws_the_boundaries_of_the_daemon_set(service: str) -> None:
     assert "no-new-privileges:true" in composed["security_opt"]
 
 
+def test_dra_plugin_is_told_the_name_of_its_node() -> None:
+    env = {e["name"]: e for e in _containers(_pod())["dra-plugin"]["env"]}
+
+    assert env["VGPU_NODE_NAME"]["valueFrom"] == {"fieldRef": {"fieldPath": "spec.nodeName"}}
+
+
 @pytest.mark.parametrize(("service", "port"), [("dra-plugin", 9401), ("nri-plugin", 9402), ("registry", 9403)])
 def test_probes_ask_the_port_that_the_service_listens_on(service: str, port: int) -> None:
     container = _containers(_pod())[service]
@@ -212,14 +218,22 @@ def test_probes_ask_the_port_that_the_service_listens_on(service: str, port: int
     }
 
 
-def test_the_api_token_is_mounted_into_dra_plugin_alone_and_reads_one_claim_at_a_time() -> None:
+def test_the_api_token_is_mounted_into_dra_plugin_alone_which_reads_claims_and_keeps_slices() -> None:
     pod, rbac = _pod(), {d["kind"]: d for d in _documents(KUSTOMIZE / "base/rbac.yaml")}
     holders = [c["name"] for c in pod["containers"] if any(m["name"] == "api-access" for m in c["volumeMounts"])]
 
     assert holders == ["dra-plugin"]
     assert pod["automountServiceAccountToken"] is False
     assert rbac["ServiceAccount"]["automountServiceAccountToken"] is False
-    assert rbac["ClusterRole"]["rules"] == [{"apiGroups": ["resource.k8s.io"], "resources": ["resourceclaims"], "verbs": ["get"]}]
+    assert rbac["ClusterRole"]["rules"] == [
+        {"apiGroups": ["resource.k8s.io"], "resources": ["resourceclaims"], "verbs": ["get"]},
+        {
+            "apiGroups": ["resource.k8s.io"],
+            "resources": ["resourceslices"],
+            "verbs": ["get", "list", "watch", "create", "update", "delete"],
+        },
+        {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get"]},
+    ]
     assert rbac["ClusterRoleBinding"]["subjects"] == [
         {"kind": "ServiceAccount", "name": pod["serviceAccountName"], "namespace": "vgpu-manager"}
     ]

@@ -19,6 +19,7 @@ import pytest
 from aiohttp import web
 
 from vgpu_testkit import kubelet_wire
+from vgpu_testkit.api_server import ApiServer, cluster_environment
 from vgpu_testkit.dra_bench import DRIVER, Container, DraBench, half_a_gpu, until
 from vgpu_testkit.kubelet_values import KubeletRefusal, Timings
 from vgpu_testkit.manifests import Manifest
@@ -27,6 +28,7 @@ from vgpu_testkit.manifests import Manifest
 HELD = half_a_gpu("zz-held", device="vgpu-1", uid="11111111-0f8a-4f57-9d0e-6a6d1b2c7e10")
 FREE = half_a_gpu("free", device="vgpu-2", uid="22222222-0f8a-4f57-9d0e-6a6d1b2c7e10")
 CONTAINER = Container()
+NODE = "node-a"
 _T = TypeVar("_T")
 
 
@@ -64,7 +66,7 @@ async def test_claim_is_prepared_while_another_manifest_cannot_be_read(bench: Dr
 
 async def test_claim_is_prepared_while_the_api_server_holds_another(bench: DraBench, tmp_path: Path) -> None:
     async with _api_server({HELD.name: HELD, FREE.name: FREE}, holds=HELD.name) as (address, release):
-        bench.dra.environment |= {"VGPU_CLAIMS_FROM": "api", "KUBECONFIG": str(_kubeconfig(tmp_path, address))}
+        bench.dra.environment |= cluster_environment(tmp_path, address, node=NODE)
         await bench.start()
 
         async with asyncio.TaskGroup() as group:
@@ -81,7 +83,7 @@ async def test_claim_is_prepared_while_the_api_server_holds_another(bench: DraBe
 
 async def test_api_server_that_is_away_or_has_no_such_claim_refuses_that_claim(bench: DraBench, tmp_path: Path) -> None:
     async with _api_server({FREE.name: FREE}, holds="") as (address, _):
-        bench.dra.environment |= {"VGPU_CLAIMS_FROM": "api", "KUBECONFIG": str(_kubeconfig(tmp_path, address))}
+        bench.dra.environment |= cluster_environment(tmp_path, address, node=NODE)
         await bench.start()
         with pytest.raises(KubeletRefusal, match="ResourceClaim research/zz-held does not exist"):
             await bench.prepare(HELD)
@@ -205,8 +207,9 @@ async def _api_server(claims: dict[str, Manifest], *, holds: str) -> AsyncIterat
         return web.json_response(claims[name].document())
 
     app = web.Application()
+    ApiServer(node=NODE).add_routes(app)
     app.router.add_get("/apis/resource.k8s.io/v1/namespaces/research/resourceclaims/{name}", get)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1, handler_cancellation=True)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     try:
@@ -214,18 +217,3 @@ async def _api_server(claims: dict[str, Manifest], *, holds: str) -> AsyncIterat
     finally:
         release.set()
         await runner.cleanup()
-
-
-def _kubeconfig(folder: Path, address: str) -> Path:
-    file = folder / "kubeconfig"
-    context = {"name": "c", "context": {"cluster": "c", "user": "u"}}
-    document = {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "current-context": "c",
-        "contexts": [context],
-        "clusters": [{"name": "c", "cluster": {"server": address}}],
-        "users": [{"name": "u", "user": {}}],
-    }
-    file.write_text(json.dumps(document))
-    return file

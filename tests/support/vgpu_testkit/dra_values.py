@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import PurePosixPath
 
-from vgpu_dra.inventory import Gpu, Inventory
+from vgpu_dra.inventory import Gpu, Inventory, Traits
 from vgpu_dra.policy.admission import ContainerFacts, ShownDevice
 from vgpu_dra.rules import NodeRules
 from vgpu_state.claims import (
@@ -62,6 +62,14 @@ def h100(index: int, *, minor: int | None = None) -> Gpu:
         uuid=gpu_uuid(index),
         name="NVIDIA H100 80GB HBM3",
         memory_bytes=81559 * MIB,
+        traits=Traits(
+            brand="Nvidia",
+            architecture="Hopper",
+            compute_capability=(9, 0),
+            pci_bus_id=f"0000:{0x1B + index:02x}:00.0",
+            pcie_root="pci0000:15",
+            numa_node=0 if index < 4 else 1,
+        ),
     )
 
 

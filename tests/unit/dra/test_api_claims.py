@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 from aiohttp import web
 
+from vgpu_dra.effects import kube_api
 from vgpu_dra.effects.api_claims import ApiClaims
+from vgpu_dra.effects.kube_api import KubeApi
 from vgpu_state.claims import ClaimRef
 from vgpu_state.errors import NotReady, PreconditionFailed
 from vgpu_testkit.dra_values import CLAIM, CLAIM_UID
@@ -75,9 +78,9 @@ async def claims(api: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     }
     (tmp_path / "kubeconfig").write_text(json.dumps(kubeconfig))
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
-    source = ApiClaims(tmp_path / "kubeconfig")
-    yield source
-    await source.close()
+    connection = KubeApi(partial(kube_api.connect, tmp_path / "kubeconfig"))
+    yield ApiClaims(connection)
+    await connection.close()
 
 
 async def refusal(claims: ApiClaims) -> str:
@@ -106,14 +109,23 @@ async def test_claim_that_does_not_exist_is_refused_for_good(claims: ApiClaims) 
     assert str(refused.value) == "ResourceClaim research/none does not exist"
 
 
-@pytest.mark.parametrize(("code", "reason"), [(403, "Forbidden"), (429, "TooManyRequests"), (500, "InternalError")])
-async def test_refusal_of_the_server_is_asked_again(api: ApiServer, claims: ApiClaims, code: int, reason: str) -> None:
+@pytest.mark.parametrize(
+    ("code", "reason", "words"),
+    [
+        (403, "Forbidden", "API server refused ResourceClaim research/two-workers: 403 "),
+        (429, "TooManyRequests", f"API server cannot answer GET {ROUTE}: 429 "),
+        (500, "InternalError", f"API server cannot answer GET {ROUTE}: 500 "),
+    ],
+)
+async def test_refusal_of_the_server_is_asked_again(
+    api: ApiServer, claims: ApiClaims, code: int, reason: str, words: str
+) -> None:
     async def refuse(_: web.Request) -> web.StreamResponse:
         return status(code, reason)
 
     api.answer = refuse
 
-    assert (await refusal(claims)).startswith(f"API server refused ResourceClaim research/two-workers: {code} ")
+    assert (await refusal(claims)).startswith(words)
 
 
 async def test_connection_that_breaks_is_asked_again(api: ApiServer, claims: ApiClaims) -> None:
@@ -150,7 +162,7 @@ async def test_answer_that_is_no_object_is_asked_again(api: ApiServer, claims: A
 
     api.answer = nonsense
 
-    assert await refusal(claims) == "API server answered no object for ResourceClaim research/two-workers"
+    assert f"the answer to GET {ROUTE} is no " in await refusal(claims)
 
 
 async def test_server_that_is_away_is_asked_again(claims: ApiClaims, api: ApiServer, tmp_path: Path) -> None:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import pytest
 
-from vgpu_daemon.run import StartFailed
+from vgpu_daemon.run import BadUsage
 from vgpu_dra.config import parse_config
 
 
 def test_defaults_are_those_of_a_node() -> None:
-    config = parse_config([], {})
+    config = parse_config(["--node-name=node-a"], {})
 
     assert (str(config.agent.root), str(config.rules.host.root)) == ("/etc/vgpu-manager", "/etc/vgpu-manager")
-    assert (config.host_root, config.cdi_dir, config.claims_directory) == ("/proc/1/root", Path("/var/run/cdi"), None)
+    assert (config.host_root, config.cdi_dir, config.claims_from) == ("/proc/1/root", Path("/var/run/cdi"), "node-a")
     assert config.rules.runtime_handlers == ("", "nvidia*")
     assert (config.rules.library_version, config.rules.allows_privileged) == ("v1.0.0", False)
     assert config.rules.private_paths == (
@@ -58,7 +59,28 @@ def test_host_may_see_the_driver_elsewhere() -> None:
     ],
 )
 def test_value_of_another_form_is_one_sentence(argument: str, words: str) -> None:
-    with pytest.raises(StartFailed) as refusal:
+    with pytest.raises(BadUsage) as refusal:
         parse_config([argument], {})
 
     assert str(refusal.value) == words
+
+
+def test_claims_come_from_the_api_server_under_the_nodes_name() -> None:
+    assert parse_config(["--node-name=node-a.example.com"], {}).claims_from == "node-a.example.com"
+    assert parse_config([], {"VGPU_NODE_NAME": "node-b"}).claims_from == "node-b"
+
+
+def test_a_node_without_a_given_name_is_the_host_in_lower_case(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "gethostname", lambda: "Node-C")
+
+    assert parse_config([], {}).claims_from == "node-c"
+
+
+@pytest.mark.parametrize("name", ["Node-A", "a/b", "..", "a,spec.driver=x", "a b", "-a", "x" * 254])
+def test_a_name_that_no_node_can_have_is_refused(name: str) -> None:
+    with pytest.raises(BadUsage, match=r"node name is .*\(--node-name\)"):
+        parse_config([f"--node-name={name}"], {})
+
+
+def test_a_directory_of_claims_needs_no_nodes_name() -> None:
+    assert parse_config(["--claims-from=/claims", "--node-name=Not/One"], {}).claims_from == Path("/claims")

@@ -19,7 +19,9 @@ from vgpu_daemon.run import StartFailed
 from vgpu_dra import config, debug, startup
 from vgpu_dra.claim_state import PreparedClaims
 from vgpu_dra.effects.api_claims import ApiClaims
+from vgpu_dra.effects.api_slices import ApiSlices
 from vgpu_dra.effects.claims_tree import ClaimsTree
+from vgpu_dra.effects.kube_api import KubeApi
 from vgpu_dra.effects.manifest_claims import ManifestClaims
 from vgpu_dra.effects.node import Node
 from vgpu_dra.effects.nvml import NvmlReader
@@ -31,6 +33,7 @@ from vgpu_dra.metrics import Metrics
 from vgpu_dra.partition_state import Partitions
 from vgpu_dra.partitions_service import PartitionsService
 from vgpu_dra.registrations_service import RegistrationsService
+from vgpu_dra.slice_publisher import SlicePublisher
 from vgpu_dra.workers import TreeWorkers
 from vgpu_state.claims import ClaimRef
 from vgpu_state.errors import StorageFailed, VgpuError
@@ -63,7 +66,7 @@ class App:
         self._workers = TreeWorkers()
         self._tree = ClaimsTree(settings.agent, settings.cdi_dir)
         self._boot_id = _boot_id(settings.proc_root)
-        self._gpus = Gpus(NvmlReader(settings.paths.driver_root).read, on_change=self._restore_specs_soon)
+        self._gpus = Gpus(NvmlReader(settings.paths.driver_root).read, on_change=self._inventory_changed)
         node = Node(
             agent=settings.agent,
             rules=settings.rules,
@@ -85,9 +88,9 @@ class App:
             processes=self._partitions.processes,
             clock=boottime.boottime_s,
         )
-        self._source: ClaimSource = (
-            ApiClaims() if settings.claims_directory is None else DirectorySource(ManifestClaims(settings.claims_directory))
-        )
+        self._api: KubeApi | None = None
+        self._publisher: SlicePublisher | None = None
+        self._source: ClaimSource = self._claim_source()
         self._dra = DraNode(self._claims, self._source, self._workers, self._metrics, clock=boottime.boottime_s)
         self._dra.after_removal = self._empty_trash_soon
         self._kubelet = KubeletSockets(self._dra, KubeletPaths.below(settings.kubelet_dir), clock=boottime.boottime_s)
@@ -115,8 +118,18 @@ class App:
                 return
             await self._recover()
             await self._serve_all(stop)
-        if isinstance(self._source, ApiClaims):
-            await self._source.close()
+        if self._api is not None:
+            await self._api.close()
+
+    def _claim_source(self) -> ClaimSource:
+        """Where claims come from the API server, the scheduler learns there what we have; a directory needs no cluster."""
+        claims_from = self._settings.claims_from
+        if isinstance(claims_from, Path):
+            return DirectorySource(ManifestClaims(claims_from))
+        self._api = KubeApi()
+        slices = ApiSlices(self._api, claims_from)
+        self._publisher = SlicePublisher(slices, self._gpus.inventory, self._metrics, node=claims_from)
+        return ApiClaims(self._api)
 
     def _make_tree(self) -> None:
         startup.compare_views(self._settings.agent, self._settings.rules.host, self._settings.host_root)
@@ -164,9 +177,12 @@ class App:
         self._phase = "serving"
         try:
             async with asyncio.TaskGroup() as running:
-                refreshing = running.create_task(self._gpus.serve(), name="gpus")
+                background = [running.create_task(self._gpus.serve(), name="gpus")]
+                if self._publisher is not None:
+                    background.append(running.create_task(self._publisher.serve(), name="slices"))
                 await self._kubelet.serve(stop, drain_s=DRAIN_S)
-                refreshing.cancel()
+                for task in background:
+                    task.cancel()
         finally:
             self._phase = "draining"
             await registry.stop(DRAIN_S)
@@ -190,7 +206,14 @@ class App:
             return self._phase
         if self._gpus.fault is not None:
             return self._gpus.fault
+        if self._publisher is not None and self._publisher.fault is not None:
+            return self._publisher.fault
         return self._kubelet.registration.refusal or None
+
+    def _inventory_changed(self) -> None:
+        self._restore_specs_soon()
+        if self._publisher is not None:
+            self._publisher.inventory_changed()
 
     def _restore_specs_soon(self) -> None:
         """A reboot empties the CDI directory; a driver update changes what is to be mounted."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -11,7 +12,9 @@ from vgpu_daemon import options
 from vgpu_daemon.run import BadUsage
 from vgpu_dra.effects.node import NodePaths
 from vgpu_dra.rules import NodeRules, parse_runtime_handlers
+from vgpu_state import ids
 from vgpu_state.errors import MalformedInput
+from vgpu_state.ids import NodeName
 from vgpu_state.layout import Layout
 
 PROG = "vgpu-dra-plugin"
@@ -31,6 +34,7 @@ _OPTIONS = (
     options.LIBRARY_VERSION,
     options.RUNTIME_HANDLERS,
     options.ALLOW_PRIVILEGED,
+    options.NODE_NAME,
     options.HTTP_LISTEN,
 )
 _VERSION_FORM = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
@@ -49,7 +53,7 @@ class Config:
     cdi_dir: Path
     proc_root: Path
     cgroup_root: Path
-    claims_directory: Path | None  # None: the API server
+    claims_from: Path | NodeName  # a directory of manifests, or the API server, which knows this node under that name
     http_listen: str
 
 
@@ -99,9 +103,16 @@ def parse_config(argv: Sequence[str], environ: Mapping[str, str]) -> Config:
         cdi_dir=cdi_dir,
         proc_root=_absolute(given, options.PROC_ROOT),
         cgroup_root=_absolute(given, options.CGROUP_ROOT),
-        claims_directory=None if given["claims-from"] == "api" else _absolute(given, options.CLAIMS_FROM),
+        claims_from=_node(given["node-name"]) if given["claims-from"] == "api" else _absolute(given, options.CLAIMS_FROM),
         http_listen=given["http-listen"],
     )
+
+
+def _node(given: str) -> NodeName:
+    try:
+        return ids.parse_node_name(given or socket.gethostname().lower())  # kubelet lowers the host's name too
+    except MalformedInput as exc:
+        raise BadUsage(f"{exc} (--node-name)") from exc
 
 
 def _absolute(given: Mapping[str, str], option: options.Option) -> Path:

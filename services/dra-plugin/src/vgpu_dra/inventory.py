@@ -10,6 +10,22 @@ DRIVER = "manager.nvidia.com"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Traits:
+    """What a claim may select a GPU by. None is what the driver or the kernel does not say of it.
+
+    `pci_bus_id` is the kernel's spelling ("0000:1b:00.0"), `pcie_root` the root complex above it ("pci0000:15"), `numa_node` the
+    memory next to its slot. `brand` and `architecture` are NVIDIA's words for NVML's numbers.
+    """
+
+    brand: str | None
+    architecture: str | None
+    compute_capability: tuple[int, int] | None
+    pci_bus_id: str | None
+    pcie_root: str | None
+    numa_node: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
     """One GPU: `index` is NVML's (the slot in the limits file), `minor` that of /dev/nvidia<minor> (the device's name)."""
 
@@ -18,6 +34,7 @@ class Gpu:
     uuid: GpuUuid
     name: str
     memory_bytes: int
+    traits: Traits
 
     @property
     def vgpu_device(self) -> DeviceName:

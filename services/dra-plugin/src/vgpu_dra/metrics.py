@@ -42,6 +42,18 @@ class Metrics:
             ("reason",),
             registry=self.registry,
         )
+        self.slice_writes = Counter(
+            "vgpu_dra_slice_writes", "Writes of ResourceSlices: create, replace, delete", ("verb",), registry=self.registry
+        )
+        self.slice_failures = Counter(
+            "vgpu_dra_slice_failures",
+            "Publications that failed: away, refused; and dropped, where the API server stored other fields than were written",
+            ("reason",),
+            registry=self.registry,
+        )
+        self.published_devices = Gauge(
+            "vgpu_dra_published_devices", "Devices in the ResourceSlices of this node", registry=self.registry
+        )
 
     def gauge(self, name: str, meaning: str, value: Callable[[], float]) -> None:
         """A number that is asked for when it is scraped."""

@@ -25,11 +25,20 @@ def parse_quantity(text: str, *, field: str) -> int:
     Raises:
         MalformedInput: not a quantity, negative or too large; names `field`.
     """
+    value = parse_exactly(text, field=field)
+    if not 0 <= value <= _MAX:
+        raise MalformedInput(f"{field} is {shown(text)}; expected 0 to 2^63-1")
+    return int(value.to_integral_value(rounding=ROUND_CEILING))
+
+
+def parse_exactly(text: str, *, field: str) -> Decimal:
+    """The quantity as a number of any sign and size: equal quantities are equal, however they are written.
+
+    Raises:
+        MalformedInput: not a quantity; names `field`.
+    """
     match = _FORM.match(text) if len(text) <= 64 else None
     if match is None:
         raise MalformedInput(f"{field} is {shown(text)}; expected a quantity such as 8Gi or 30")
     number, exponent, suffix = match.groups()
-    value = Decimal(number + (exponent or "")) * _SUFFIX.get(suffix or "", Decimal(1))
-    if not 0 <= value <= _MAX:
-        raise MalformedInput(f"{field} is {shown(text)}; expected 0 to 2^63-1")
-    return int(value.to_integral_value(rounding=ROUND_CEILING))
+    return Decimal(number + (exponent or "")) * _SUFFIX.get(suffix or "", Decimal(1))

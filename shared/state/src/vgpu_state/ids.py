@@ -17,6 +17,7 @@ ContainerName = NewType("ContainerName", str)
 RequestName = NewType("RequestName", str)
 DeviceName = NewType("DeviceName", str)
 PoolName = NewType("PoolName", str)
+NodeName = NewType("NodeName", str)
 ShareId = NewType("ShareId", str)
 RuntimeId = NewType("RuntimeId", str)
 GpuUuid = NewType("GpuUuid", str)
@@ -32,6 +33,7 @@ _SUBDOMAIN = rf"{_LABEL}(?:\.{_LABEL})*"
 _UUID_FORM = re.compile(rf"{_UUID}\Z")
 _LABEL_FORM = re.compile(rf"{_LABEL}\Z")
 _REQUEST_FORM = re.compile(rf"{_LABEL}(?:/{_LABEL})?\Z")
+_NODE_FORM = re.compile(rf"{_SUBDOMAIN}\Z")
 _POOL_FORM = re.compile(rf"{_SUBDOMAIN}(?:/{_SUBDOMAIN})*\Z")
 _RUNTIME_ID_FORM = re.compile(r"[0-9a-f]{64}\Z")
 _GPU_FORM = re.compile(rf"GPU-{_UUID}\Z")
@@ -76,6 +78,10 @@ def parse_device_name(text: str) -> DeviceName:
 
 def parse_pool_name(text: str) -> PoolName:
     return PoolName(_match(_POOL_FORM, text, field="pool name", allowed="DNS subdomains joined by slashes"))
+
+
+def parse_node_name(text: str) -> NodeName:
+    return NodeName(_match(_NODE_FORM, text, field="node name", allowed="a DNS subdomain in lower case"))
 
 
 def parse_share_id(text: str) -> ShareId:

@@ -3,21 +3,59 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, TypeVar
 
 import pynvml
 
+from vgpu_dra.effects import pci
 from vgpu_dra.effects.driver_files import find_nvml
-from vgpu_dra.inventory import Gpu, Inventory
+from vgpu_dra.inventory import Gpu, Inventory, Traits
 from vgpu_state import ids
 from vgpu_state.errors import MalformedInput, NotReady
+
+_T = TypeVar("_T")
+
+# The words of NVIDIA's own drivers, which claims select by. Source: go-nvlib, device.GetBrandAsString, GetArchitectureAsString.
+_BRANDS = {
+    pynvml.NVML_BRAND_QUADRO: "Quadro",
+    pynvml.NVML_BRAND_TESLA: "Tesla",
+    pynvml.NVML_BRAND_NVS: "NVS",
+    pynvml.NVML_BRAND_GRID: "Grid",
+    pynvml.NVML_BRAND_GEFORCE: "GeForce",
+    pynvml.NVML_BRAND_TITAN: "Titan",
+    pynvml.NVML_BRAND_NVIDIA_VAPPS: "NvidiaVApps",
+    pynvml.NVML_BRAND_NVIDIA_VPC: "NvidiaVPC",
+    pynvml.NVML_BRAND_NVIDIA_VCS: "NvidiaVCS",
+    pynvml.NVML_BRAND_NVIDIA_VWS: "NvidiaVWS",
+    pynvml.NVML_BRAND_NVIDIA_CLOUD_GAMING: "NvidiaCloudGaming",
+    pynvml.NVML_BRAND_QUADRO_RTX: "QuadroRTX",
+    pynvml.NVML_BRAND_NVIDIA_RTX: "NvidiaRTX",
+    pynvml.NVML_BRAND_NVIDIA: "Nvidia",
+    pynvml.NVML_BRAND_GEFORCE_RTX: "GeForceRTX",
+    pynvml.NVML_BRAND_TITAN_RTX: "TitanRTX",
+}
+_ARCHITECTURES = {
+    pynvml.NVML_DEVICE_ARCH_KEPLER: "Kepler",
+    pynvml.NVML_DEVICE_ARCH_MAXWELL: "Maxwell",
+    pynvml.NVML_DEVICE_ARCH_PASCAL: "Pascal",
+    pynvml.NVML_DEVICE_ARCH_VOLTA: "Volta",
+    pynvml.NVML_DEVICE_ARCH_TURING: "Turing",
+    pynvml.NVML_DEVICE_ARCH_AMPERE: "Ampere",
+    pynvml.NVML_DEVICE_ARCH_ADA: "Ada Lovelace",
+    pynvml.NVML_DEVICE_ARCH_HOPPER: "Hopper",
+    pynvml.NVML_DEVICE_ARCH_BLACKWELL: "Blackwell",
+}
+_NOT_SAID = frozenset({pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND, pynvml.NVML_ERROR_NO_DATA})
 
 
 class NvmlReader:
     """Reads all GPUs of the node. The library is loaded once, from the driver root, and stays."""
 
-    def __init__(self, driver_root: Path) -> None:
+    def __init__(self, driver_root: Path, *, sys_root: Path = Path("/sys")) -> None:
         self._driver_root = driver_root
+        self._sys_root = sys_root
         self._library: ctypes.CDLL | None = None
         self._is_initialised = False
 
@@ -52,13 +90,13 @@ class NvmlReader:
     def _read(self) -> Inventory:
         cuda = pynvml.nvmlSystemGetCudaDriverVersion_v2()
         return Inventory(
-            gpus=tuple(_read_gpu(i) for i in range(pynvml.nvmlDeviceGetCount())),
+            gpus=tuple(_read_gpu(i, sys_root=self._sys_root) for i in range(pynvml.nvmlDeviceGetCount())),
             driver_version=_text(pynvml.nvmlSystemGetDriverVersion()),
             cuda_version=(cuda // 1000, cuda % 1000 // 10),
         )
 
 
-def _read_gpu(index: int) -> Gpu:
+def _read_gpu(index: int, *, sys_root: Path) -> Gpu:
     handle = pynvml.nvmlDeviceGetHandleByIndex(index)
     return Gpu(
         index=index,
@@ -66,7 +104,32 @@ def _read_gpu(index: int) -> Gpu:
         uuid=ids.parse_gpu_uuid(_text(pynvml.nvmlDeviceGetUUID(handle))),
         name=_text(pynvml.nvmlDeviceGetName(handle)),
         memory_bytes=pynvml.nvmlDeviceGetMemoryInfo(handle).total,
+        traits=_read_traits(handle, sys_root=sys_root),
     )
+
+
+def _read_traits(handle: Any, *, sys_root: Path) -> Traits:  # Any: pynvml's opaque pointer
+    info = _said(lambda: pynvml.nvmlDeviceGetPciInfo(handle))
+    bus_id = None if info is None else pci.bus_id(_text(info.busId))
+    return Traits(
+        brand=_BRANDS.get(_said(lambda: pynvml.nvmlDeviceGetBrand(handle))),
+        architecture=_ARCHITECTURES.get(_said(lambda: pynvml.nvmlDeviceGetArchitecture(handle))),
+        compute_capability=_said(lambda: pynvml.nvmlDeviceGetCudaComputeCapability(handle)),
+        pci_bus_id=bus_id,
+        pcie_root=None if bus_id is None else pci.root_complex(bus_id, sys_root=sys_root),
+        # NVML's own NumaNodeId is another thing: the node that a coherent GPU's memory is, not the one it sits next to.
+        numa_node=None if bus_id is None else pci.numa_node(bus_id, sys_root=sys_root),
+    )
+
+
+def _said(ask: Callable[[], _T]) -> _T | None:
+    """The answer, or None where this GPU or driver has none. Other errors mean that the GPU is not well."""
+    try:
+        return ask()
+    except pynvml.NVMLError as exc:
+        if exc.value in _NOT_SAID:
+            return None
+        raise
 
 
 def _text(value: str | bytes) -> str:
