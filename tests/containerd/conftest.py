@@ -15,6 +15,7 @@ from vgpu_testkit import vgpu_node
 from vgpu_testkit.containerd import Containerd, find_containerds
 from vgpu_testkit.cri import Cri
 from vgpu_testkit.daemons import Stack, StackPaths, make_stack
+from vgpu_testkit.manifests import Manifest, Share
 from vgpu_testkit.node import build_node
 from vgpu_testkit.vgpu_node import VgpuNode
 
@@ -89,3 +90,13 @@ async def node(services: Stack, containerd: Containerd) -> AsyncIterator[VgpuNod
     """The node of the main job: services, kubelet and containerd at rest, no claim, no pod."""
     async with vgpu_node.open_node(services, containerd, services.node.root.parent / "claims") as opened:
         yield opened
+
+
+@pytest.fixture
+async def claim(node: VgpuNode) -> AsyncIterator[Manifest]:
+    """A claim of half of GPU 5, by request `gpu`; whatever the test does with it, no log has its nonce."""
+    prepared = await node.prepare(Share(request="gpu", device="vgpu-5"))
+    nonces = [value.rpartition("/")[2] for value in node.grant_env(prepared, "gpu").values()]
+    yield prepared
+    logs = "".join(daemon.log.read_text() for daemon in node.stack.daemons)
+    assert [nonce for nonce in nonces if nonce in logs] == []
