@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PACKAGES := shared/proto shared/state shared/daemon services/dra-plugin services/nri-plugin services/registry
 READY := $(VENV)/.ready
 
-.PHONY: help venv native demo test test-containerd containerd test-cluster cluster lint type format proto proto-check kustomize render published lock clean
+.PHONY: help venv native demo test test-containerd containerd test-cluster run-cluster cluster lint type format proto proto-check kustomize render published lock clean
 
 help:  ## what each target does
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -38,6 +38,9 @@ cluster:  ## a Kubernetes release with etcd and CNI plugins into a cache folder,
 
 test-cluster: $(READY)  ## the tests on a real cluster (root, after `make containerd cluster`; K8S chooses the release)
 	$(BIN)/python -m pytest -m cluster tests/cluster
+
+run-cluster: $(READY)  ## a real cluster until Ctrl-C (root, after `make containerd cluster`; K8S chooses the release)
+	PYTHONPATH=tests/support $(BIN)/python -m vgpu_testkit.cluster_run $(K8S)
 
 lint: $(READY)  ## ruff, formatting, import contracts
 	$(BIN)/ruff check .

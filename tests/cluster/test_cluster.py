@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import shutil
 import subprocess
+import sys
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +21,7 @@ from vgpu_testkit import cluster_cgroups, image
 from vgpu_testkit import kubelet_sample_plugin as sample
 from vgpu_testkit.cluster import Cluster, is_ready
 from vgpu_testkit.cluster_api import Api, ApiError, Object
+from vgpu_testkit.cluster_programs import DEFAULT_RELEASE
 
 _PODS = "/api/v1/namespaces/default/pods"
 _RESOURCES = "/apis/resource.k8s.io/v1"
@@ -65,7 +70,7 @@ def test_pod_runs_to_its_end_and_its_log_is_read(cluster: Cluster) -> None:
 
 
 def test_pod_has_a_network_of_its_own_and_reaches_the_api_server_as_any_pod_does(cluster: Cluster) -> None:
-    script = 'nc -z -w 5 "$KUBERNETES_SERVICE_HOST" "$KUBERNETES_SERVICE_PORT" && ip -o -4 address show dev eth0'
+    script = 'nc -w 5 "$KUBERNETES_SERVICE_HOST" "$KUBERNETES_SERVICE_PORT" </dev/null && ip -o -4 address show dev eth0'
 
     assert "inet 10.88." in _run(cluster, _pod(script))
 
@@ -195,6 +200,73 @@ async def test_claims_share_a_device_and_a_pod_gets_what_its_claim_was_given(clu
     }
 
 
+_FIELDS: dict[str, Object] = {
+    "counters": {
+        "metadata": {"name": "counters"},
+        "spec": {
+            "driver": _DRIVER,
+            "nodeName": "elsewhere",
+            "pool": {"name": "elsewhere", "generation": 1, "resourceSliceCount": 2},
+            "sharedCounters": [{"name": "gpu-0", "counters": {"slices": {"value": "8"}}}],
+        },
+    },
+    "devices": {
+        "metadata": {"name": "devices"},
+        "spec": {
+            "driver": _DRIVER,
+            "nodeName": "elsewhere",
+            "pool": {"name": "elsewhere", "generation": 1, "resourceSliceCount": 2},
+            "devices": [
+                {
+                    "name": "gpu-0",
+                    "allowMultipleAllocations": True,
+                    "capacity": {"memory": _capacity("80Gi", "1Mi")},
+                    "consumesCounters": [{"counterSet": "gpu-0", "counters": {"slices": {"value": "8"}}}],
+                    "taints": [{"key": f"{_DRIVER}/xid", "value": "79", "effect": "NoSchedule"}],
+                }
+            ],
+        },
+    },
+    "extended resource": {"metadata": {"name": "whole"}, "spec": {"extendedResourceName": "nvidia.com/gpu"}},
+}
+
+
+@pytest.mark.parametrize("what", _FIELDS)
+def test_api_server_keeps_every_field_of_shares_partitions_taints_and_extended_resources(cluster: Cluster, what: str) -> None:
+    sent = _FIELDS[what]
+    collection = "deviceclasses" if what == "extended resource" else "resourceslices"
+
+    kept = cluster.api.create(f"{_RESOURCES}/{collection}?dryRun=All", sent)
+
+    assert _lost(sent["spec"], kept["spec"]) == []
+
+
+def test_api_server_takes_a_device_taint_rule(cluster: Cluster) -> None:
+    version = "v1beta2" if cluster.version.startswith("v1.36.") else "v1"
+    spec = {"deviceSelector": {"driver": _DRIVER}, "taint": {"key": f"{_DRIVER}/drain", "effect": "NoExecute"}}
+
+    kept = cluster.api.create(
+        f"/apis/resource.k8s.io/{version}/devicetaintrules?dryRun=All", {"metadata": {"name": "drain"}, "spec": spec}
+    )
+
+    assert _lost(spec, kept["spec"]) == []
+
+
+def _lost(sent: Any, kept: Any, path: str = "") -> list[str]:
+    """Where something that was sent is not in what was kept."""
+    if isinstance(sent, dict):
+        return [
+            lost
+            for key, value in sent.items()
+            for lost in (_lost(value, kept[key], f"{path}.{key}") if key in kept else [f"{path}.{key}"])
+        ]
+    if isinstance(sent, list):
+        if len(sent) != len(kept):
+            return [path]
+        return [lost for index, value in enumerate(sent) for lost in _lost(value, kept[index], f"{path}[{index}]")]
+    return [] if sent == kept else [f"{path}: {sent!r} became {kept!r}"]
+
+
 def _delete_claims(api: Api, *names: str) -> None:
     for name in names:
         api.delete(f"{_CLAIMS}/{name}")
@@ -204,7 +276,7 @@ def _delete_claims(api: Api, *names: str) -> None:
 
 
 def test_stopped_cluster_leaves_nothing(second_cluster: Cluster) -> None:
-    interfaces, mounts = _interfaces(), _mounts()
+    interfaces = _interfaces()
     second_cluster.start()
     cgroup = f"vgpu-cluster-{second_cluster.root.name}"
     second_cluster.api.create(_PODS, _pod("sleep 1000"))
@@ -217,7 +289,7 @@ def test_stopped_cluster_leaves_nothing(second_cluster: Cluster) -> None:
     assert _processes_of(second_cluster.root) == []
     assert not cluster_cgroups.exists(cgroup)
     assert _interfaces() == interfaces
-    assert _mounts() == mounts
+    assert _mounts_of(second_cluster.root) == []
 
 
 def test_stopped_cluster_goes_on_where_it_was_when_it_is_started_again(second_cluster: Cluster) -> None:
@@ -231,13 +303,30 @@ def test_stopped_cluster_goes_on_where_it_was_when_it_is_started_again(second_cl
     assert _run(second_cluster, _pod("echo again")) == "again\n"
 
 
+def test_cluster_ends_when_the_process_that_started_it_is_killed(containerd_program: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(Path(image.__file__).parents[1])}
+    command = [sys.executable, "-m", "vgpu_testkit.cluster_run", os.environ.get("K8S") or DEFAULT_RELEASE]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as starter:
+        assert starter.stdout is not None
+        root = Path(starter.stdout.readline().split()[-1])
+        assert _processes_of(root)
+        starter.kill()
+
+    deadline = time.monotonic() + 20
+    while (left := _processes_of(root)) or cluster_cgroups.exists(f"vgpu-cluster-{root.name}"):
+        assert time.monotonic() < deadline, left
+        time.sleep(0.1)
+    shutil.rmtree(root)
+
+
 def _interfaces() -> list[str]:
     lines = subprocess.run(["ip", "-o", "link"], check=True, capture_output=True, text=True).stdout.splitlines()
     return [line.split(":")[1] for line in lines]
 
 
-def _mounts() -> list[str]:
-    return sorted(line.split()[1] for line in Path("/proc/mounts").read_text().splitlines())
+def _mounts_of(root: Path) -> list[str]:
+    """The mounts on, in or from the folder."""
+    return [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if str(root) in line]
 
 
 def _processes_of(root: Path) -> list[str]:

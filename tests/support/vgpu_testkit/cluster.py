@@ -9,6 +9,7 @@ server goes through `api`, or `admin_kubeconfig` for any other client on this ho
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,7 @@ class Cluster:
         self._namespace = Namespace(
             root / "ns",
             kubelet_root=self._settings.kubelet_root,
+            cgroup=self._settings.cgroup,
             ports=[component.port for component in components(self._settings)],
         )
         self._processes = {
@@ -151,6 +153,8 @@ class Cluster:
             self._containerd.stop()
         cluster_cgroups.remove(self._settings.cgroup)
         self._namespace.stop()
+        # A machine that is switched off keeps nothing of /run.
+        shutil.rmtree(self.root / "c/state", ignore_errors=True)
 
     def kill(self, name: str) -> None:
         """Ends one component by SIGKILL; what it started lives on."""

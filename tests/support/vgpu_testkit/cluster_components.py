@@ -63,6 +63,11 @@ def _api_server(settings: Settings) -> Component:
             f"--service-cluster-ip-range={SERVICE_NETWORK}",
             f"--client-ca-file={certificates.authority}",
             *_serving(certificates, "kube-apiserver"),
+            # Nobody has this name. Without it the other components keep asking who may speak for others.
+            f"--requestheader-client-ca-file={certificates.authority}",
+            "--requestheader-allowed-names=front-proxy-client",
+            "--requestheader-username-headers=X-Remote-User",
+            "--requestheader-group-headers=X-Remote-Group",
             f"--kubelet-certificate-authority={certificates.authority}",
             f"--kubelet-client-certificate={certificates.certificate('kubelet-client')}",
             f"--kubelet-client-key={certificates.key('kubelet-client')}",

@@ -1,9 +1,10 @@
 """The process that keeps a cluster's namespaces alive and lets the host reach into them; run by `cluster_namespace`.
 
 It is started in new network and mount namespaces. It runs the commands that furnish them, says "ready", and from then on
-carries bytes from sockets that listen outside to ports inside. Stands alone: it imports nothing of ours.
+carries bytes from sockets that listen outside to ports inside. When whoever started it is gone, which the end of its
+standard input tells, it ends all that runs in its network and all that is in the cluster's cgroup, then itself.
 
-Argument: JSON {"commands": [[argv]...], "relays": [[file descriptor of a listening socket, port inside]...]}.
+Argument: JSON {"commands": [[argv]...], "relays": [[file descriptor of a listening socket, port inside]...], "cgroup": name}.
 """
 
 from __future__ import annotations
@@ -11,11 +12,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
+import signal
 import socket
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from vgpu_testkit import cluster_cgroups
 
 _CHUNK_BYTES = 1 << 16
+_POLL_S = 0.05
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -47,7 +56,25 @@ async def _serve(relays: list[tuple[int, int]]) -> None:
 
         await asyncio.start_server(accepted, sock=socket.socket(fileno=descriptor))
     print("ready", flush=True)
-    await asyncio.Event().wait()
+    await asyncio.to_thread(sys.stdin.buffer.read)
+
+
+def _end_what_runs_here() -> None:
+    while others := list(_others_in_this_network()):
+        for pid in others:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(_POLL_S)
+
+
+def _others_in_this_network() -> Iterator[int]:
+    ours = os.readlink("/proc/self/ns/net")
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit() and int(folder.name) != os.getpid():
+            # A process that has ended and is not yet waited for has no network.
+            with contextlib.suppress(OSError):
+                if os.readlink(folder / "ns/net") == ours:
+                    yield int(folder.name)
 
 
 def main() -> None:
@@ -55,6 +82,8 @@ def main() -> None:
     for command in order["commands"]:
         subprocess.run(command, check=True)
     asyncio.run(_serve(order["relays"]))
+    _end_what_runs_here()
+    cluster_cgroups.remove(order["cgroup"])
 
 
 if __name__ == "__main__":

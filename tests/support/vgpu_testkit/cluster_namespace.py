@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-
-from vgpu_testkit import cluster_holder
 
 BRIDGE = "cni0"
 POD_NETWORK = "10.88.0.0/16"
@@ -35,6 +35,7 @@ _KERNEL_SETTINGS = {
     "kernel/keys/root_maxbytes": "25000000",
 }
 _NEW_NAMESPACES = ("unshare", "--net", "--mount", "--propagation", "slave")
+_RUNTIME = "run-containerd"
 _COVERED = ("/var/lib", "/var/log")
 _END_S = 10.0
 
@@ -46,9 +47,13 @@ class NamespaceFailed(Exception):
 class Namespace:
     """Network and mount namespaces, from `start` to `stop`."""
 
-    def __init__(self, root: Path, *, kubelet_root: Path, ports: Iterable[int]) -> None:
-        """`root` gets what is written under /var/lib and /var/log inside; `ports` are those that the host can reach."""
+    def __init__(self, root: Path, *, kubelet_root: Path, cgroup: str, ports: Iterable[int]) -> None:
+        """`root` gets what is written under /var/lib and /var/log inside; `ports` are those that the host can reach.
+
+        What is in `cgroup` ends with the namespaces where this process cannot see to it itself.
+        """
         self._root = root
+        self._cgroup = cgroup
         self._kubelet_root = kubelet_root
         self._host_ports = dict.fromkeys(ports, 0)
         self._holder: subprocess.Popen[bytes] | None = None
@@ -81,19 +86,20 @@ class Namespace:
             order = {
                 "commands": [*_network(), *_mounts(self._root, self._kubelet_root)],
                 "relays": [[listener.fileno(), inner] for inner, listener in listeners.items()],
+                "cgroup": self._cgroup,
             }
             self._holder = subprocess.Popen(
-                [*_NEW_NAMESPACES, sys.executable, cluster_holder.__file__, json.dumps(order)],
+                [*_NEW_NAMESPACES, sys.executable, "-m", f"{__package__}.cluster_holder", json.dumps(order)],
                 pass_fds=[listener.fileno() for listener in listeners.values()],
-                stdin=subprocess.DEVNULL,
+                # pytest finds our package by its own setting, which a process does not inherit.
+                env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+                stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=stack.enter_context(log.open("ab")),
                 start_new_session=True,
             )
         assert self._holder.stdout is not None
-        with self._holder.stdout as said:
-            ready = said.readline() == b"ready\n"
-        if not ready:
+        if self._holder.stdout.readline() != b"ready\n":
             self.stop()
             raise NamespaceFailed(log.read_text(errors="replace").strip())
 
@@ -101,8 +107,9 @@ class Namespace:
         """Ends the holder; what else runs inside keeps the namespaces. Bears repetition."""
         if self._holder is not None:
             self._holder.send_signal(signal.SIGKILL)
-            self._holder.wait(_END_S)
+            self._holder.communicate(timeout=_END_S)
             self._holder = None
+            shutil.rmtree(self._root / _RUNTIME, ignore_errors=True)
 
 
 def _listener(port: int) -> socket.socket:
@@ -137,7 +144,7 @@ def _mounts(root: Path, kubelet_root: Path) -> list[list[str]]:
         commands.append(["mount", "-t", "overlay", "vgpu-cluster", "-o", options, place])
     # Kubelet has its own folder where everyone looks for it, whatever it calls it; containerd's shims and runc keep
     # theirs in /run/containerd, wherever containerd itself is told to.
-    runtime = root / "run-containerd"
+    runtime = root / _RUNTIME
     runtime.mkdir(exist_ok=True)
     for folder, place in ((kubelet_root, "/var/lib/kubelet"), (runtime, "/run/containerd")):
         commands += [["mkdir", "-p", place], ["mount", "--bind", str(folder), place]]
