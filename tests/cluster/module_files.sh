@@ -1,11 +1,13 @@
 #!/bin/bash
-# Writes the module files that build.sh builds from: module_files.sh LINE... (as 1.36 1.37; the last is the default), or cni.
+# Writes the module files that build.sh builds from: module_files.sh 1.36, 1.37, cni, or several of them.
 #
 # Each line gets the newest patch that the module proxy serves. Kubernetes' own module takes its staging modules from
 # folders of its source tree, which a module that requires it cannot; each has a release of its own to take instead.
 # Kubernetes' go.mod says which they are, and which etcd the release is tested with.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
+# The line that go.mod itself is for; each other line's file has the line's name.
+default=1.37
 
 # newest MODULE PREFIX: the newest release, no pre-release, whose version starts so.
 newest() {
@@ -62,11 +64,11 @@ require github.com/containernetworking/plugins $(newest github.com/containernetw
 MOD
 }
 
-[ $# -gt 0 ] || { echo "module_files.sh: say which: lines as 1.36 1.37, or cni" >&2; exit 1; }
+[ $# -gt 0 ] || { echo "module_files.sh: say which: 1.36, 1.37 or cni" >&2; exit 1; }
 for one; do
   case $one in
     cni) cni | write cni ;;
-    "${!#}") kubernetes "$one" | write go ;;
+    "$default") kubernetes "$one" | write go ;;
     *) kubernetes "$one" | write "$one" ;;
   esac
 done

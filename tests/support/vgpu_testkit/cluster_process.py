@@ -14,7 +14,8 @@ from vgpu_testkit.cluster_components import Component
 from vgpu_testkit.cluster_namespace import Namespace
 
 _HEALTHY_S = 60.0
-_END_S = 20.0
+# kube-apiserver waits a minute for its watchers to go, and they do not.
+_END_S = 10.0
 _POLL_S = 0.05
 _PROBE_S = 2.0
 
@@ -69,7 +70,7 @@ class ClusterProcess:
         self._end(signal.SIGKILL)
 
     def terminate(self) -> None:
-        """SIGTERM, and SIGKILL where that does not end it within 20 s."""
+        """SIGTERM, and SIGKILL where that does not end it within 10 s."""
         self._end(signal.SIGTERM)
 
     def log_tail(self, lines: int = 30) -> str:
