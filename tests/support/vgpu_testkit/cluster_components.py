@@ -100,6 +100,8 @@ def _controller_manager(settings: Settings) -> Component:
             f"--root-ca-file={certificates.authority}",
             f"--service-account-private-key-file={certificates.service_account_key}",
             "--use-service-account-credentials=true",
+            # It makes this folder, in /usr/libexec otherwise.
+            f"--flex-volume-plugin-dir={settings.root / 'volume-plugins'}",
             _gates(settings),
         ),
         port=10257,
