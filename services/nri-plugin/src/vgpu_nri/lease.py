@@ -37,7 +37,7 @@ class Partitions(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """Seconds between renewals, and the first and longest pause between attempts to synchronize. The lease lasts 5 s."""
+    """Seconds between renewals, and the first and longest pause between attempts to synchronize."""
 
     renew_s: float = 2.0
     first_retry_s: float = 0.2

@@ -1,4 +1,4 @@
-"""A gRPC server on a unix socket that hostile peers cannot hurt: what grpclib lacks, closed here and nowhere else.
+"""A gRPC server on a unix socket for peers that may be hostile: what grpclib lacks, closed here and nowhere else.
 
 Adds to grpclib 0.4.9 (pinned exactly; this uses its private names): a cap on message size, a gate on the caller's uid at
 accept, UNIMPLEMENTED for unknown methods as Go expects it, domain errors as statuses, a limit on connections and on time spent

@@ -1,7 +1,7 @@
 """Logging set-up and the vocabulary of keys: JSON lines on stdout, one summary line per operation.
 
 Keys: op_id claim_uid pod_uid pod container container_id partition request device socket peer_pid attempt duration_ms status
-reason error. Every line about a container carries `container_id`, every line about a claim `claim_uid`.
+reason error. Every line about a container carries `container_id`, every line about one claim's life `claim_uid`.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ MAX_BYTES = 64 << 10
 
 
 class BindingUnusable(VgpuError):
-    """Raised when binding.json cannot be read as a binding; the partition counts as nobody's."""
+    """Raised when binding.json cannot be read as a binding: nobody can say whose the partition is."""
 
 
 def encode_binding(binding: Binding) -> bytes:
