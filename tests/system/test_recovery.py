@@ -125,7 +125,9 @@ async def test_spoilt_record_quarantines_its_claim_and_no_other(prepared: DraBen
     claims = await prepared.dra.debug("claims")
     assert claims[ONE.uid]["state"] == "quarantined"
     assert words in claims[ONE.uid]["reason"]
-    assert (await prepared.dra.metrics())["vgpu_dra_quarantined_claims"] == 1
+    metrics = await prepared.dra.metrics()
+    assert metrics["vgpu_dra_quarantined_claims"] == 1
+    assert metrics['vgpu_dra_events_total{reason="claim_quarantined"}'] == 1
     with pytest.raises(KubeletRefusal, match=rf"claim research/one \({ONE.uid}\) is quarantined .*delete its pods"):
         await prepared.prepare(ONE)
     await prepared.prepare(TWO)

@@ -62,6 +62,9 @@ class DraTree:
             directory.mkdir(parents=True)
         for name in (*(f"nvidia{i}" for i in range(8)), "nvidiactl", "nvidia-uvm", "nvidia-uvm-tools"):
             (self.dev_root / name).touch()
+        libraries = self.root / "driver/usr/lib64"
+        libraries.mkdir(parents=True)
+        (libraries / f"libcuda.so.{INVENTORY.driver_version}").touch()
         (self.cgroups / "cgroup.procs").touch()
         (self.proc / "self" / "mountinfo").write_text("1 0 8:1 / / rw - ext4 /dev/sda1 rw\n")
         self.tree = ClaimsTree(self.agent, self.cdi_dir)

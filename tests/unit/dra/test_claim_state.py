@@ -230,7 +230,7 @@ def test_unprepare_waits_a_minute_for_a_running_container(node: DraTree) -> None
     assert node.files() == before
 
     node.now_s = 1060.0
-    node.claims.unprepare(CLAIM_UID)
+    assert node.claims.unprepare(CLAIM_UID)
     assert node.files() == []
 
 
@@ -242,8 +242,8 @@ def test_unprepare_goes_on_at_once_when_the_container_has_ended(node: DraTree) -
         node.claims.unprepare(CLAIM_UID)
 
     node.end_container(RUNTIME_ID, POD)
-    node.claims.unprepare(CLAIM_UID)
 
+    assert not node.claims.unprepare(CLAIM_UID)
     assert node.files() == []
 
 
@@ -319,3 +319,29 @@ def test_unprepare_waits_a_minute_for_each_container_that_a_prepare_has_come_bet
 
     with pytest.raises(NotReady):
         node.claims.unprepare(CLAIM_UID)
+
+
+def test_missing_driver_libraries_refuse_without_a_trace(node: DraTree) -> None:
+    library = node.root / "driver/usr/lib64/libcuda.so.550.90.07"
+    library.rename(library.with_name("libcuda.so.570.00"))
+
+    with pytest.raises(PreconditionFailed) as refusal:
+        prepare(node)
+
+    assert str(refusal.value) == (
+        f"{WHO}: the driver's libraries of version 550.90.07 are not under {node.root}/driver (--driver-root); NVML still "
+        "reports 550.90.07: was the driver upgraded without a restart?"
+    )
+    assert node.files() == []
+
+
+def test_cdi_file_of_a_lost_gpu_is_refused_by_its_name(node: DraTree) -> None:
+    prepare(node)
+    before = node.snapshot()
+    node.inventory = replace(INVENTORY, gpus=INVENTORY.gpus[:5])
+
+    with pytest.raises(PreconditionFailed) as refusal:
+        node.claims.restore_spec(CLAIM_UID)
+
+    assert str(refusal.value) == f"{WHO} request trainer: GPU {h100(5).uuid} is not on this node any more"
+    assert node.snapshot() == before

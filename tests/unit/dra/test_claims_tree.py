@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -63,6 +64,23 @@ def test_what_was_thrown_away_is_deleted_and_emptying_bears_repetition(node: Dra
     node.tree.empty_trash(is_inhabited=lambda _: False)
 
     assert os.listdir(node.agent.trash) == []
+
+
+def test_entry_of_the_trash_that_stays_keeps_no_other(node: DraTree) -> None:
+    trash = Path(node.agent.trash)
+    deep = trash / "deep.00112233"
+    deep.joinpath(*"d" * 200).mkdir(parents=True)  # one descriptor for each level
+    for number in range(5):
+        (trash / f"other.{number}").mkdir()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard))
+    try:
+        failed = node.tree.empty_trash(is_inhabited=lambda _: False)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+    assert list(failed) == ["deep.00112233"]
+    assert os.listdir(trash) == ["deep.00112233"]
 
 
 @pytest.mark.parametrize("whole_claim", [False, True])

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from vgpu_dra.effects.nvml import NvmlReader
 from vgpu_dra.gpus import Gpus
@@ -108,6 +109,18 @@ async def test_error_of_nvml_leaves_the_last_inventory_and_says_so(gpus: Gpus, d
     driver.says = INVENTORY
     await gpus.refresh(patience_s=5)
     assert gpus.fault is None
+
+
+async def test_lost_gpu_is_said_once_and_is_no_fault_of_the_others(gpus: Gpus, driver: Driver) -> None:
+    driver.says = replace(INVENTORY, gpus=INVENTORY.gpus[1:], unreadable=("GPU at NVML index 0: GPU is lost",))
+
+    with capture_logs() as lines:
+        await gpus.refresh(patience_s=5)
+        await gpus.refresh(patience_s=5)
+
+    assert (gpus.fault, gpus.unreadable) == (None, ("GPU at NVML index 0: GPU is lost",))
+    assert gpus.inventory().gpus == INVENTORY.gpus[1:]
+    assert [line["reason"] for line in lines if line["event"] == "GPU left out"] == ["GPU at NVML index 0: GPU is lost"]
 
 
 # The reader. NVML itself is read in processes of its own, in tests/system: pynvml keeps one library for good.

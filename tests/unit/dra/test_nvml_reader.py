@@ -17,6 +17,13 @@ READ = """
     gpu = NvmlReader(node / "driver", sys_root=node / "sys").read().gpus[0]
     tell([gpu.name, dataclasses.asdict(gpu.traits)])
 """
+READ_ALL = """
+    import pathlib
+    from vgpu_dra.effects.nvml import NvmlReader
+    node = pathlib.Path(sys.argv[1]).parents[4]
+    found = NvmlReader(node / "driver", sys_root=node / "sys").read()
+    tell([[gpu.index for gpu in found.gpus], found.unreadable])
+"""
 NOT_SUPPORTED, GPU_IS_LOST = 3, 15
 
 
@@ -79,7 +86,21 @@ def test_a_lost_gpu_is_not_one_without_traits(node: Node) -> None:
 
     program = Program(node, READ)
 
-    assert "NVML answered: GPU is lost" in program.complaint()
+    assert "NotReady: NVML answered: GPU at NVML index 0: GPU is lost; GPU at NVML index 1" in program.complaint()
+
+
+def test_a_lost_gpu_leaves_the_others_at_their_own_indexes(node: Node) -> None:
+    node.lose_gpu("GPU-5e5a3bb1-7d0c-4d58-9c1a-000000000001")
+    node.update_nvml(lambda state: state["gpus"][4].update(uuid="no uuid"))
+    program = Program(node, READ_ALL)
+
+    indexes, unreadable = program.hear()
+
+    assert indexes == [0, 2, 3, 5, 6, 7]
+    assert unreadable[0] == "GPU at NVML index 1: GPU is lost"
+    assert unreadable[1].startswith("GPU at NVML index 4: ")
+    assert len(unreadable) == 2
+    program.end()
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import asyncio
 import os
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from vgpu_dra.effects.manifest_claims import ManifestClaims
 from vgpu_dra.effects.node import Node
 from vgpu_dra.effects.nvml import NvmlReader
 from vgpu_dra.gpus import Gpus
+from vgpu_dra.housekeeping import Housekeeping
 from vgpu_dra.kubelet_service import ClaimSource, DraNode
 from vgpu_dra.kubelet_sockets import KubeletPaths, KubeletSockets
 from vgpu_dra.ledger import Ledger
@@ -36,7 +36,7 @@ from vgpu_dra.registrations_service import RegistrationsService
 from vgpu_dra.slice_publisher import SlicePublisher
 from vgpu_dra.workers import TreeWorkers
 from vgpu_state.claims import ClaimRef
-from vgpu_state.errors import StorageFailed, VgpuError
+from vgpu_state.errors import StorageFailed
 from vgpu_state.reader import ClaimsReader
 
 _log = structlog.get_logger()
@@ -88,20 +88,29 @@ class App:
             processes=self._partitions.processes,
             clock=boottime.boottime_s,
         )
+        self._housekeeping = Housekeeping(
+            trash=self._tree, ledger=self._ledger, claims=self._claims, processes=self._partitions.processes
+        )
         self._api: KubeApi | None = None
         self._publisher: SlicePublisher | None = None
         self._source: ClaimSource = self._claim_source()
         self._dra = DraNode(self._claims, self._source, self._workers, self._metrics, clock=boottime.boottime_s)
-        self._dra.after_removal = self._empty_trash_soon
+        self._dra.after_removal = self._housekeeping.empty_trash_soon
         self._kubelet = KubeletSockets(self._dra, KubeletPaths.below(settings.kubelet_dir), clock=boottime.boottime_s)
         self._partitions_service = PartitionsService(
-            self._partitions, self._workers, self._metrics, after_removal=self._empty_trash_soon
+            self._partitions, self._workers, self._metrics, after_removal=self._housekeeping.empty_trash_soon
         )
         self._metrics.gauge("vgpu_dra_prepared_claims", "Claims with a record", lambda: len(self._ledger.records))
         self._metrics.gauge(
             "vgpu_dra_quarantined_claims", "Claims whose record cannot be used", lambda: len(self._ledger.quarantined)
         )
         self._metrics.gauge("vgpu_dra_bindings", "Partitions that a container holds", lambda: len(self._ledger.all_bindings()))
+        self._metrics.gauge(
+            "vgpu_dra_partition_conflicts", "Grants that two containers hold at a time: a fault of ours", self._ledger.conflicts
+        )
+        self._metrics.gauge(
+            "vgpu_dra_unreadable_gpus", "GPUs that NVML counts and says nothing of", lambda: len(self._gpus.unreadable)
+        )
 
     async def serve(self, stop: asyncio.Event) -> None:
         """Takes the writer lock, recovers, serves until `stop`, drains.
@@ -167,7 +176,8 @@ class App:
             )
         except StorageFailed as exc:
             raise StartFailed(f"cannot recover the claims tree: {exc}") from exc
-        self._empty_trash_soon()
+        self._metrics.events.labels("claim_quarantined").inc(len(self._ledger.quarantined))
+        self._housekeeping.empty_trash_soon()
         await self._gpus.refresh(patience_s=FIRST_INVENTORY_S)
 
     async def _serve_all(self, stop: asyncio.Event) -> None:
@@ -178,6 +188,7 @@ class App:
         try:
             async with asyncio.TaskGroup() as running:
                 background = [running.create_task(self._gpus.serve(), name="gpus")]
+                background.append(running.create_task(self._housekeeping.serve(), name="housekeeping"))
                 if self._publisher is not None:
                     background.append(running.create_task(self._publisher.serve(), name="slices"))
                 await self._kubelet.serve(stop, drain_s=DRAIN_S)
@@ -211,34 +222,16 @@ class App:
         return self._kubelet.registration.refusal or None
 
     def _inventory_changed(self) -> None:
-        self._restore_specs_soon()
+        self._housekeeping.restore_specs_soon()
         if self._publisher is not None:
             self._publisher.inventory_changed()
-
-    def _restore_specs_soon(self) -> None:
-        """A reboot empties the CDI directory; a driver update changes what is to be mounted."""
-        for uid in list(self._ledger.records):
-            self._workers.post(lambda uid=uid: self._restore_spec(uid))  # type: ignore[misc]
-
-    def _restore_spec(self, uid: Any) -> None:
-        try:
-            if self._claims.restore_spec(uid):
-                _log.info("CDI file restored", claim_uid=uid)
-        except VgpuError as exc:
-            _log.error("CDI file not restored", claim_uid=uid, reason=str(exc))
-
-    def _empty_trash_soon(self) -> None:
-        def empty() -> None:
-            with suppress(StorageFailed):  # what stays is found again at the next removal
-                self._tree.empty_trash(is_inhabited=lambda binding: bool(self._partitions.processes(binding)))
-
-        self._workers.post(empty)
 
     def _debug(self) -> dict[str, Callable[[], Any]]:
         return {
             "state": lambda: {
                 "phase": self._phase,
                 "gpu_fault": self._gpus.fault,
+                "unreadable_gpus": self._gpus.unreadable,
                 "boot_id": self._boot_id,
                 "nri_session": self._partitions.synchronized_session,
             },

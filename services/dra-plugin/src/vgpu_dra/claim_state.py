@@ -105,20 +105,21 @@ class PreparedClaims:
                 return False
             return self._files.write_spec(uid, self._node.spec(record, self._node.inventory()))
 
-    def unprepare(self, uid: ClaimUid) -> None:
-        """The claim's CDI file and directory are gone; an unknown claim is a success.
+    def unprepare(self, uid: ClaimUid) -> bool:
+        """The claim's CDI file and directory are gone; an unknown claim is a success. Whether a container of it still runs.
 
         Raises:
             NotReady: a container of the claim still runs; for 60 s, then it goes on all the same.
             StorageFailed: the disk refused; the claim is as it was or without its CDI file.
         """
         with self._ledger.claim(uid):
-            self._wait_for_containers(uid)
+            is_forced = self._wait_for_containers(uid)
             self._files.remove_claim(uid)
             now = self._clock()
             self._ledger.drop_claim(uid, now_s=now)
             self._busy_since.pop(uid, None)
             self._remember_unprepared(uid, now)
+        return is_forced
 
     def _apply(self, record: ClaimRecord, spec: bytes) -> ClaimRecord:
         uid = record.claim.uid
@@ -156,10 +157,11 @@ class PreparedClaims:
             for old in [u for u, at in self._unprepared_at.items() if now_s - at > BUSY_PATIENCE_S]:
                 del self._unprepared_at[old]
 
-    def _wait_for_containers(self, uid: ClaimUid) -> None:
+    def _wait_for_containers(self, uid: ClaimUid) -> bool:
+        """Whether a container still runs, and has been waited for long enough."""
         running = [(b, pids) for b in self._ledger.bindings(uid).values() if (pids := self._processes(b))]
         if not running:
-            return
+            return False
         now = self._clock()
         since = self._busy_since.setdefault(uid, now)
         binding, pids = running[0]
@@ -175,3 +177,4 @@ class PreparedClaims:
             waited_s=round(now - since),
             reason=who,
         )
+        return True

@@ -37,6 +37,11 @@ class Gpus:
             raise NotReady(f"the GPUs of this node are not known: {self.fault}")
         return self._inventory
 
+    @property
+    def unreadable(self) -> tuple[str, ...]:
+        """Why GPUs are left out of the inventory. No fault of ours: the others serve."""
+        return () if self._inventory is None else self._inventory.unreadable
+
     async def refresh(self, *, patience_s: float) -> None:
         """Reads anew, or goes on waiting for the reading under way, for `patience_s` seconds."""
         if self._pending is None:
@@ -59,6 +64,8 @@ class Gpus:
         if found != self._inventory:
             self._inventory = found
             _log.info("GPU inventory", gpus=len(found.gpus), driver_version=found.driver_version)
+            for reason in found.unreadable:
+                _log.error("GPU left out", reason=reason)
             self._on_change()
 
     async def serve(self) -> None:

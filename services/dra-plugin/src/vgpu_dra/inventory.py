@@ -43,11 +43,15 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inventory:
-    """All GPUs and the driver's versions, as read at one moment."""
+    """All GPUs and the driver's versions, as read at one moment.
+
+    `unreadable` has a sentence for each GPU that NVML counts and says nothing of; it is not among `gpus`.
+    """
 
     gpus: tuple[Gpu, ...]
     driver_version: str
     cuda_version: tuple[int, int]
+    unreadable: tuple[str, ...] = ()
 
     def by_device(self, name: DeviceName) -> Gpu | None:
         return next((g for g in self.gpus if g.vgpu_device == name), None)

@@ -75,7 +75,8 @@ class DraNode:
             raise
 
     async def _unprepare(self, ref: ClaimRef) -> str:
-        await self._workers.run(lambda: self._claims.unprepare(ref.uid))
+        if await self._workers.run(lambda: self._claims.unprepare(ref.uid)):
+            self._metrics.events.labels("unprepare_forced").inc()
         self.after_removal()
         return ""
 

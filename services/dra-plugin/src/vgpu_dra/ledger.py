@@ -7,10 +7,11 @@ threads; holds no file and no socket.
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from vgpu_state.claims import Binding, ClaimRecord
+from vgpu_state.claims import Binding, ClaimRecord, HolderState
 from vgpu_state.ids import ClaimUid, PartitionName, RuntimeId
 
 _REMEMBERED_S = 600.0  # a runtime repeats nothing that late
@@ -53,6 +54,16 @@ class Ledger:
     def all_bindings(self) -> list[tuple[ClaimUid, PartitionName, Binding]]:
         with self._guard:
             return [(uid, name, b) for uid, held in self._bindings.items() for name, b in held.items()]
+
+    def conflicts(self) -> int:
+        """Grants that two containers hold at a time, which no sequence of calls may bring about."""
+        holders = Counter(
+            (uid, grant)
+            for uid, _, binding in self.all_bindings()
+            if binding.state is not HolderState.STOPPED
+            for grant in binding.grants
+        )
+        return sum(1 for count in holders.values() if count > 1)
 
     def find(self, runtime_id: RuntimeId) -> tuple[ClaimUid, PartitionName] | None:
         """Where this runtime container is bound."""

@@ -33,12 +33,9 @@ class Metrics:
         self.unbound = Counter(
             "vgpu_dra_unbound_containers", "Live vGPU containers without a partition, at Synchronize", registry=self.registry
         )
-        self.conflicts = Counter(
-            "vgpu_dra_partition_conflicts", "Bindings that disagree with each other: always 0", registry=self.registry
-        )
         self.events = Counter(
             "vgpu_dra_events",
-            "What a user should see: quarantine, forced Unprepare, refused containers",
+            "What a user should see: claim_quarantined, unprepare_forced, and the refusal of each operation",
             ("reason",),
             registry=self.registry,
         )

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+import structlog
+
+_log = structlog.get_logger()
 _T = TypeVar("_T")
 
 THREADS = 8  # more than the disk does at once; an operation waits for another of its own claim only
@@ -24,6 +28,29 @@ class TreeWorkers:
         context = contextvars.copy_context()
         return await asyncio.wrap_future(self._executor.submit(context.run, work))
 
-    def post(self, work: Callable[[], object]) -> None:
-        """Has `work` done some time; it reports its own faults."""
-        self._executor.submit(work)
+
+class Errand:
+    """One piece of work, done on a thread of its own: nobody waits for it, and it keeps no worker from a container's start."""
+
+    def __init__(self, name: str, work: Callable[[], object]) -> None:
+        self._name = name
+        self._work = work
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix=name)
+        self._guard = threading.Lock()
+        self._is_asked = False
+
+    def ask(self) -> None:
+        """Has the work begin once more from now on; asking again before it has begun is the same asking."""
+        with self._guard:
+            if self._is_asked:
+                return
+            self._is_asked = True
+        self._executor.submit(self._run)
+
+    def _run(self) -> None:
+        with self._guard:
+            self._is_asked = False
+        try:
+            self._work()
+        except Exception:  # noqa: BLE001 - the root of a thread: nobody else would hear of it
+            _log.exception("errand failed", errand=self._name)

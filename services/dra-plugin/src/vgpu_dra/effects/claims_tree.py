@@ -126,16 +126,26 @@ class ClaimsTree:
         if path.exists():
             self._discard(path)
 
-    def empty_trash(self, *, is_inhabited: Callable[[Binding], bool]) -> None:
+    def empty_trash(self, *, is_inhabited: Callable[[Binding], bool]) -> dict[str, StorageFailed]:
         """What was thrown away is deleted, once no process is left that could read it. Repeating it is harmless.
+
+        Returns which entries the disk would not let go, and why; they do not keep the others.
 
         A bind mount keeps the inode of a directory, not what is in it: a container that outlives its partition's place in the
         tree would find no limits, and go without.
+
+        Raises:
+            StorageFailed: the trash cannot be listed.
         """
+        failed: dict[str, StorageFailed] = {}
         for name in _listed(Path(self._agent.trash)):
             entry = Path(self._agent.trash) / name
             if not any(is_inhabited(binding) for binding in _bindings_in(entry)):
-                durable.remove_tree(entry)
+                try:
+                    durable.remove_tree(entry)
+                except StorageFailed as exc:
+                    failed[name] = exc
+        return failed
 
     def remove_leftovers(self) -> list[str]:
         """What interrupted writes left is gone; the paths."""

@@ -58,6 +58,11 @@ def find_node_files(inventory: Inventory, *, driver_root: Path, host_driver_root
     )
 
 
+def has_cuda(files: NodeFiles, version: str) -> bool:
+    """Whether the CUDA library of this driver version is among the found ones."""
+    return any(mount.destination == f"{LIBRARY_DIR}/libcuda.so.{version}" for mount in files.libraries)
+
+
 def _libraries(version: str, driver_root: Path, host_root: Path) -> list[Mount]:
     mounts: list[Mount] = []
     for stem, names in _LIBRARIES.items():

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vgpu_dra import cdi
-from vgpu_dra.effects.driver_files import find_node_files
+from vgpu_dra.effects.driver_files import find_node_files, has_cuda
 from vgpu_dra.inventory import Inventory
 from vgpu_dra.rules import NodeRules
 from vgpu_state.claims import ClaimRecord
@@ -48,7 +48,7 @@ class Node:
         """The CDI file of a claim on this node now.
 
         Raises:
-            PreconditionFailed: a GPU of the claim has no device node.
+            PreconditionFailed: a GPU of the claim is not there or has no device node, or the driver's libraries are missing.
         """
         files = find_node_files(
             inventory,
@@ -57,11 +57,21 @@ class Node:
             dev_root=self._paths.dev_root,
         )
         for result in record.results:
+            if inventory.by_uuid(result.gpu_uuid) is None:
+                raise PreconditionFailed(
+                    f"claim {record.claim} request {result.request}: GPU {result.gpu_uuid} is not on this node any more"
+                )
             if result.gpu_uuid not in files.node_by_gpu:
                 raise PreconditionFailed(
                     f"claim {record.claim} request {result.request}: GPU {result.gpu_uuid} has no device node under "
                     f"{self._paths.dev_root}"
                 )
+        if not has_cuda(files, version := inventory.driver_version):
+            # Without them the claim's pods would start and find no CUDA, or another's.
+            raise PreconditionFailed(
+                f"claim {record.claim}: the driver's libraries of version {version} are not under {self._paths.driver_root} "
+                f"(--driver-root); NVML still reports {version}: was the driver upgraded without a restart?"
+            )
         return cdi.encode_spec(record, files=files, host=self.rules.host, library_version=self.rules.library_version)
 
     def check_library_set(self) -> None:

@@ -60,18 +60,16 @@ class NvmlReader:
         self._is_initialised = False
 
     def read(self) -> Inventory:
-        """The GPUs now, in NVML's order.
+        """The GPUs now, in NVML's order; one that is lost takes no other with it.
 
         Raises:
-            NotReady: no driver under the driver root, or NVML answered an error.
+            NotReady: no driver under the driver root, NVML answered an error, or it says nothing of any GPU.
         """
         try:
             self._load()
             return self._read()
         except pynvml.NVMLError as exc:
             raise NotReady(f"NVML answered: {exc}") from exc
-        except MalformedInput as exc:
-            raise NotReady(f"NVML answered something unexpected: {exc}") from exc
 
     def _load(self) -> None:
         if self._library is None:
@@ -89,8 +87,18 @@ class NvmlReader:
 
     def _read(self) -> Inventory:
         cuda = pynvml.nvmlSystemGetCudaDriverVersion_v2()
+        gpus: list[Gpu] = []
+        unreadable: list[str] = []
+        for index in range(pynvml.nvmlDeviceGetCount()):
+            try:
+                gpus.append(_read_gpu(index, sys_root=self._sys_root))
+            except (pynvml.NVMLError, MalformedInput) as exc:
+                unreadable.append(f"GPU at NVML index {index}: {exc}")
+        if unreadable and not gpus:
+            raise NotReady(f"NVML answered: {'; '.join(unreadable)}")
         return Inventory(
-            gpus=tuple(_read_gpu(i, sys_root=self._sys_root) for i in range(pynvml.nvmlDeviceGetCount())),
+            gpus=tuple(gpus),
+            unreadable=tuple(unreadable),
             driver_version=_text(pynvml.nvmlSystemGetDriverVersion()),
             cuda_version=(cuda // 1000, cuda % 1000 // 10),
         )
