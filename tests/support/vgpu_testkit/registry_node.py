@@ -18,6 +18,7 @@ from typing import Any
 
 import aiohttp
 from grpclib.client import Channel
+from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
 from vgpu_daemon import sockets
@@ -178,17 +179,23 @@ class RegistryNode:
 
 @dataclass(slots=True)
 class DraStandIn(RegistrationsBase):
-    """dra-plugin's Registrations: keeps what it was sent, writes pids.config, or refuses with `refusal`."""
+    """dra-plugin's Registrations: keeps what it was sent, writes pids.config, or refuses with `refusal`.
+
+    For the claims of `busy_with` it is unavailable.
+    """
 
     node: RegistryNode
     requests: list[RecordPidsRequest] = field(default_factory=list)
     refusal: GRPCError | None = None
+    busy_with: Collection[ClaimUid] = ()
 
     async def record_pids(self, record_pids_request: RecordPidsRequest) -> RecordPidsResponse:
         self.requests.append(record_pids_request)
         if self.refusal is not None:
             raise self.refusal
         request = record_pids_request
+        if request.claim_uid in self.busy_with:
+            raise GRPCError(Status.UNAVAILABLE, "another operation on the claim is under way")
         path = Path(self.node.layout.pids(ClaimUid(request.claim_uid), PartitionName(request.partition)))
         _replace(path, pids.encode_pids(request.pids))
         return RecordPidsResponse(changed=True)

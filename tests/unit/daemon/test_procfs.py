@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ import pytest
 from vgpu_daemon.procfs import ProcessIdentity, Procfs, boot_id
 from vgpu_state.cgroup import AmbiguousCgroup, ContainerCgroup
 from vgpu_state.ids import PodUid, RuntimeId
+from vgpu_testkit import deep_cgroups
+from vgpu_testkit.deep_cgroups import DeepCgroups
 
 POD = PodUid("0b9c2a3e-54f1-4c86-9b57-2f1d2b8f4c11")
 OTHER_POD = PodUid("11111111-2222-4333-8444-555555555555")
@@ -29,6 +32,12 @@ def procfs(tmp_path: Path) -> Procfs:
     (tmp_path / "proc").mkdir()
     (tmp_path / "cgroup").mkdir()
     return Procfs(proc_root=tmp_path / "proc", cgroup_root=tmp_path / "cgroup")
+
+
+@pytest.fixture
+def deep() -> Iterator[DeepCgroups]:
+    with deep_cgroups.made() as deep:
+        yield deep
 
 
 def cgroup(root: Path, path: str, *pids: int) -> Path:
@@ -124,6 +133,67 @@ def test_process_of_no_visible_pid_namespace_is_no_pid(procfs: Procfs, tmp_path:
     assert procfs.cgroup_pids(PATH, ID) == (7,)
 
 
+# Cgroups that a container makes below its own
+
+
+@pytest.mark.parametrize("nested", [1, 1500, 3000])
+def test_processes_of_nested_cgroups_are_found_however_deep(
+    procfs: Procfs, tmp_path: Path, deep: DeepCgroups, nested: int
+) -> None:
+    """3000 levels are deeper than a path may be long, than Python's stack, and than a process may have files open."""
+    deep.below(cgroup(tmp_path / "cgroup", PATH), nested, pid=50)
+
+    assert procfs.cgroup_pids(PATH, ID) == (50,)
+    assert procfs.has_processes(PATH, ID)
+    assert procfs.cgroup_pids("", ID) == (50,)
+
+
+def test_more_cgroups_than_are_looked_at_may_hold_processes(procfs: Procfs, tmp_path: Path, deep: DeepCgroups) -> None:
+    own = cgroup(tmp_path / "cgroup", PATH)
+    deep.below(own, 9_999)
+    assert not procfs.has_processes(PATH, ID)
+
+    deep.below(cgroup(tmp_path / "cgroup", f"{PATH}/more"), 1, pid=50)
+    assert procfs.has_processes(PATH, ID)
+
+
+def test_cgroups_of_one_container_do_not_hide_another(procfs: Procfs, tmp_path: Path, deep: DeepCgroups) -> None:
+    deep.below(cgroup(tmp_path / "cgroup", f"/kubepods/burstable/pod{POD}/{OTHER_ID}"), 10_000)
+    assert not procfs.has_processes("", ID)
+
+    cgroup(tmp_path / "cgroup", PATH, 7)
+    assert procfs.cgroup_pids("", ID) == (7,)
+
+
+@pytest.mark.parametrize(("populated", "pids"), [(1, ()), (0, (7,))])
+def test_kernels_own_word_on_a_populated_cgroup_comes_first(
+    procfs: Procfs, tmp_path: Path, populated: int, pids: tuple[int, ...]
+) -> None:
+    own = cgroup(tmp_path / "cgroup", PATH, *pids)
+    (own / "cgroup.events").write_text(f"populated {populated}\nfrozen 0\n")
+
+    assert procfs.has_processes(PATH, ID) is bool(populated)
+
+
+@pytest.mark.parametrize("pids", [(), (7,), (0,)], ids=["empty", "one", "one that is not visible here"])
+def test_cgroup_of_v1_has_processes_when_any_is_listed(procfs: Procfs, tmp_path: Path, pids: tuple[int, ...]) -> None:
+    assert not procfs.has_processes(PATH, ID)
+
+    cgroup(tmp_path / "cgroup/memory", PATH, *pids)
+
+    assert procfs.has_processes(PATH, ID) is bool(pids)
+    assert procfs.has_processes("", ID) is bool(pids)
+
+
+def test_list_that_cannot_be_read_may_hold_processes(procfs: Procfs, tmp_path: Path) -> None:
+    own = cgroup(tmp_path / "cgroup", f"{PATH}/below").parent
+    (own / "below/cgroup.procs").unlink()
+    (own / "below/cgroup.procs").mkdir()
+
+    assert procfs.has_processes(PATH, ID)
+    assert procfs.cgroup_pids(PATH, ID) == ()
+
+
 # One process
 
 
@@ -174,6 +244,19 @@ def test_gpu_is_held_by_who_has_its_node_open(procfs: Procfs, tmp_path: Path) ->
         (fds / "4").symlink_to("socket:[1]")
 
     assert [procfs.holds_gpu(pid) for pid in (42, 43, 44)] == [True, False, False]
+
+
+@pytest.mark.parametrize(("sockets", "is_seen"), [(256, True), (257, False)])
+def test_no_more_than_256_open_files_are_looked_at(procfs: Procfs, tmp_path: Path, sockets: int, is_seen: bool) -> None:
+    fds = tmp_path / "proc/42/fd"
+    fds.mkdir(parents=True)
+    for number in range(sockets):
+        (fds / str(number)).symlink_to("socket:[1]")
+    last = os.listdir(fds)[-1]  # this file system's order need not be the kernel's, which is by number
+    (fds / last).unlink()
+    (fds / last).symlink_to("/dev/nvidia0")
+
+    assert procfs.holds_gpu(42) is is_seen
 
 
 # The real thing

@@ -152,7 +152,23 @@ def test_two_shares_of_one_request_are_one_holding() -> None:
 def test_holder_lives_by_its_processes_or_for_two_minutes_before_its_start(
     binding: Binding, has_processes: bool, age_s: float, is_live: bool
 ) -> None:
-    assert partition.is_holder_live(binding, has_processes=has_processes, age_s=age_s) is is_live
+    assert partition.is_holder_live(binding, still_runs=lambda: has_processes, age_s=age_s) is is_live
+
+
+@pytest.mark.parametrize(
+    ("binding", "is_live"),
+    [(replace(BINDING, cgroup="/kubepods/x", state=HolderState.STOPPED), False), (BINDING, True)],
+    ids=["stopped", "just created"],
+)
+def test_kernel_is_not_asked_where_its_answer_changes_nothing(binding: Binding, is_live: bool) -> None:
+    asked = []
+
+    def still_runs() -> bool:
+        asked.append(binding)
+        return True
+
+    assert partition.is_holder_live(binding, still_runs=still_runs, age_s=0.0) is is_live
+    assert asked == []
 
 
 def test_adjustment_mounts_the_containers_own_limits_and_fresh_scratch() -> None:

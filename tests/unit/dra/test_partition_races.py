@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from vgpu_daemon.procfs import Procfs
+from vgpu_dra.assignments import Replayed
 from vgpu_dra.effects.claims_tree import ClaimsTree
-from vgpu_dra.partition_state import Partitions, Replayed
+from vgpu_dra.partition_state import Partitions
 from vgpu_dra.policy.admission import ContainerFacts
 from vgpu_state.claims import Binding
 from vgpu_state.errors import Superseded
-from vgpu_state.ids import ClaimUid, PartitionName
+from vgpu_state.ids import ClaimUid, PartitionName, RuntimeId
 from vgpu_testkit.dra_tree import ALLOCATION, DraTree
 from vgpu_testkit.dra_values import CLAIM_UID, FACTS, NEXT_RUNTIME_ID, PARTITION, POD, RUNTIME_ID, SESSION
 
@@ -27,6 +28,16 @@ class InterruptedTree(ClaimsTree):
     def make_partition(self, uid: ClaimUid, name: PartitionName, *, limits: bytes, binding: Binding) -> None:
         self.meanwhile()
         super().make_partition(uid, name, limits=limits, binding=binding)
+
+
+class AskedProcfs(Procfs):
+    """/proc and the cgroups, which keep whose processes were asked for."""
+
+    asked: list[RuntimeId]
+
+    def has_processes(self, path: str, container_id: RuntimeId) -> bool:
+        self.asked.append(container_id)
+        return super().has_processes(path, container_id)
 
 
 @pytest.fixture
@@ -91,3 +102,16 @@ def test_containers_that_have_no_process_yet_are_left_alone_at_synchronize(node:
 
     assert (found.unbound, found.drifted) == ((NEXT_RUNTIME_ID,), ())
     assert node.snapshot() == before
+
+
+def test_restart_in_place_does_not_ask_for_the_processes_of_its_predecessor(node: DraTree, facts: ContainerFacts) -> None:
+    """Those may be many cgroups, and the partition changes hands whatever is in them."""
+    procfs = AskedProcfs(proc_root=node.proc, cgroup_root=node.cgroups)
+    procfs.asked = []
+    partitions = Partitions(ledger=node.ledger, files=node.tree, node=node.node, procfs=procfs, clock=lambda: node.now_s)
+    partitions.ensure(facts, session=SESSION)
+    node.now_s += 500
+
+    partitions.ensure(replace(facts, runtime_id=NEXT_RUNTIME_ID), session=SESSION)
+
+    assert procfs.asked == []

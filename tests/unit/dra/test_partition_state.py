@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from vgpu_dra.assignments import Assigned, Replayed
 from vgpu_dra.claim_state import PreparedClaims
-from vgpu_dra.partition_state import Assigned, Replayed
 from vgpu_dra.policy.admission import ContainerFacts
 from vgpu_state import vgpu_config
 from vgpu_state.claims import ClaimRecord, HolderState, PodRef
@@ -24,6 +24,8 @@ from vgpu_state.errors import (
     Superseded,
 )
 from vgpu_state.ids import ContainerName, PartitionName, PodUid, RuntimeId
+from vgpu_testkit import deep_cgroups
+from vgpu_testkit.deep_cgroups import DeepCgroups
 from vgpu_testkit.dra_tree import ALLOCATION, DraTree
 from vgpu_testkit.dra_values import (
     CLAIM_UID,
@@ -73,6 +75,12 @@ def start(node: DraTree) -> Callable[[Assigned, RuntimeId], None]:
         node.run_container(runtime_id, POD, [41, 42], mounts=node.container_mounts(assigned.mounts))
 
     return run
+
+
+@pytest.fixture
+def deep() -> Iterator[DeepCgroups]:
+    with deep_cgroups.made() as deep:
+        yield deep
 
 
 def claims_path(node: DraTree, name: str) -> Path:
@@ -238,6 +246,25 @@ def test_holder_whose_start_is_not_recorded_lives_by_its_cgroup(
 
     with pytest.raises(PreconditionFailed, match="which container train of pod research/two-workers-0 holds"):
         node.partitions.ensure(other, session=SESSION)
+
+
+def test_holder_whose_processes_are_too_deep_to_be_seen_is_not_evicted(
+    node: DraTree,
+    facts: ContainerFacts,
+    other: ContainerFacts,
+    start: Callable[[Assigned, RuntimeId], None],
+    deep: DeepCgroups,
+) -> None:
+    start(node.partitions.ensure(facts, session=SESSION), RUNTIME_ID)
+    node.partitions.record_start(RUNTIME_ID, 41)
+    node.partitions.synchronize(SESSION, [])
+    own = node.cgroups / node.binding().cgroup.lstrip("/")
+    (own / "cgroup.procs").write_text("")
+    deep.below(own, 10_000)
+
+    with pytest.raises(PreconditionFailed, match="which container train of pod research/two-workers-0 holds"):
+        node.partitions.ensure(other, session=SESSION)
+    assert node.partitions.processes(node.binding()) == ()
 
 
 # Start

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from vgpu_dra import wire
-from vgpu_dra.partition_state import Assigned, Comparison
+from vgpu_dra.assignments import Assigned, Comparison
 from vgpu_proto import dra_v1, partitions, registrations
 from vgpu_state.container_abi import Mount
 from vgpu_state.errors import MalformedInput

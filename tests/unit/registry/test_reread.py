@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
+from structlog.testing import capture_logs
 
 from vgpu_daemon.grpc_client import PeerSocket
 from vgpu_daemon.procfs import Procfs
@@ -18,6 +19,7 @@ from vgpu_registry.processes import Processes
 from vgpu_registry.registrations_client import RegistrationsClient
 from vgpu_registry.reread import Reread
 from vgpu_state.claims import HolderState
+from vgpu_testkit import deep_cgroups
 from vgpu_testkit.registry_node import DraStandIn, RegistryNode, node_container
 
 ONE = node_container(1)
@@ -126,11 +128,69 @@ async def test_a_list_that_cannot_be_recorded_is_tried_again_and_stops_no_other(
     assert (node.recorded(ONE), node.recorded(TWO)) == ((4,), (4,))
 
 
-async def test_a_round_ends_while_dra_plugin_is_away(node: RegistryNode, reread: Reread, metrics: Metrics) -> None:
-    for container in (ONE, TWO):
+async def test_a_round_ends_when_dra_plugin_is_away_for_three_containers_in_a_row(
+    node: RegistryNode, reread: Reread, metrics: Metrics
+) -> None:
+    for container in map(node_container, range(1, 6)):
         node.bind(container)
         node.populate(container.cgroup, [4])
 
     await reread.look_again()
 
-    assert _count(metrics, "unavailable") == 1.0
+    assert _count(metrics, "unavailable") == 3.0
+
+
+async def test_a_list_that_dra_plugin_cannot_take_now_stops_no_other(
+    node: RegistryNode, dra: DraStandIn, reread: Reread, metrics: Metrics
+) -> None:
+    containers = [node_container(number) for number in range(1, 6)]
+    for container in containers:
+        node.bind(container)
+        node.populate(container.cgroup, [4])
+    dra.busy_with = {ONE.claim_uid, TWO.claim_uid}
+
+    await reread.look_again()
+
+    assert (_count(metrics, "unavailable"), _count(metrics, "changed")) == (2.0, 3.0)
+
+
+@pytest.mark.usefixtures("dra")
+async def test_a_fault_that_nobody_foresaw_stops_no_other_container(node: RegistryNode, reread: Reread, metrics: Metrics) -> None:
+    for container in (ONE, TWO):
+        node.bind(container)
+        node.populate(container.cgroup, [4])
+    (node.cgroups / ONE.cgroup.lstrip("/") / "cgroup.procs").write_text("not a number\n")
+
+    with capture_logs() as logged:
+        await reread.look_again()
+        await reread.look_again()
+
+    assert node.recorded(TWO) == (4,)
+    assert (_count(metrics, "failed"), _count(metrics, "same")) == (2.0, 1.0)
+    assert [line["event"] for line in logged if line["log_level"] == "warning"] == ["PID list not recorded"]
+
+
+@pytest.mark.usefixtures("dra")
+async def test_cgroups_nested_too_deep_for_a_path_are_read(node: RegistryNode, reread: Reread) -> None:
+    node.bind(ONE)
+    node.populate(ONE.cgroup, [4])
+    with deep_cgroups.made() as deep:
+        deep.below(node.cgroups / ONE.cgroup.lstrip("/"), 3000, pid=50)
+
+        await reread.look_again()
+
+    assert node.recorded(ONE) == (4, 50)
+
+
+async def test_of_more_than_two_thousand_the_open_files_of_the_first_are_read(
+    node: RegistryNode, dra: DraStandIn, reread: Reread
+) -> None:
+    node.bind(ONE)
+    node.populate(ONE.cgroup, range(1, 2501))
+    for pid in (7, 2000, 2001):
+        node.opens_gpu(pid)
+
+    await reread.look_again()
+
+    assert node.recorded(ONE) == (7, 2000)
+    assert len(dra.requests) == 1

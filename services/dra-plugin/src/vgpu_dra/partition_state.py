@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol
 
 import structlog
 
 from vgpu_daemon.procfs import Procfs
+from vgpu_dra.assignments import Assigned, Comparison, Replayed
 from vgpu_dra.inventory import Inventory
 from vgpu_dra.ledger import Ledger
 from vgpu_dra.policy import admission, limits, partition, start_check
@@ -20,7 +21,6 @@ from vgpu_dra.policy.admission import ContainerFacts
 from vgpu_dra.rules import NodeRules
 from vgpu_state import cgroup, ids, pids, vgpu_config
 from vgpu_state.claims import Binding, ClaimRecord, HolderState
-from vgpu_state.container_abi import Mount
 from vgpu_state.errors import PermissionRefused, Superseded, VgpuError
 from vgpu_state.ids import ClaimUid, PartitionName, RuntimeId
 
@@ -44,35 +44,6 @@ class NodeView(Protocol):
     def rules(self) -> NodeRules: ...
     def inventory(self) -> Inventory: ...
     def agent_path(self, host_path: str) -> str: ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Assigned:
-    """A container's partition and what the runtime must add to the container for it."""
-
-    claim_uid: ClaimUid
-    partition: PartitionName
-    mounts: tuple[Mount, ...]
-    env: tuple[tuple[str, str], ...]
-    is_new: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Replayed:
-    """A live vGPU container as the runtime's replay has it. `facts` None: its grants are malformed; `pid` 0: not started."""
-
-    runtime_id: RuntimeId
-    facts: ContainerFacts | None
-    pid: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
-    """What Synchronize found: containers without a binding, with other limits or mounts than theirs, bindings released."""
-
-    unbound: tuple[RuntimeId, ...]
-    drifted: tuple[RuntimeId, ...]
-    released: tuple[RuntimeId, ...]
 
 
 class Partitions:
@@ -103,8 +74,9 @@ class Partitions:
             admission.check_container(facts, results, rules=self._node.rules, inventory=inventory)
             if self._ledger.was_released(facts.runtime_id, now_s=self._clock()):
                 raise Superseded(f"{facts} ({facts.runtime_id[:12]}) was released; a new container is needed")
-            plan = partition.plan_ensure(facts, results=results, holders=self._holders(record, session), session=session)
             name = ids.partition_name(facts.pod.uid, facts.name)
+            holders = self._holders(record, name, session)
+            plan = partition.plan_ensure(facts, results=results, holders=holders, session=session)
             if isinstance(plan, partition.Make):
                 content = limits.container_limits(
                     results, claim=record.claim, pod=facts.pod, container=facts.name, inventory=inventory
@@ -221,12 +193,19 @@ class Partitions:
         """Whether a holder still counts, by its cgroup or by its age before the start."""
         return partition.is_holder_live(
             binding,
-            has_processes=bool(self.processes(binding)),
+            still_runs=lambda: self.still_runs(binding),
             age_s=self._clock() - self._ledger.bound_at(binding.runtime_id),
         )
 
+    def still_runs(self, binding: Binding) -> bool:
+        """Whether the container may have a process: False only when its cgroup, read to the end, has none or is gone."""
+        return self._procfs.has_processes(binding.cgroup, binding.runtime_id)
+
     def processes(self, binding: Binding) -> tuple[int, ...]:
-        """PIDs in the container's cgroup, by its recorded path or by its id."""
+        """PIDs in the container's cgroup, by its recorded path or by its id; those that could not be read are missing.
+
+        What must not happen to a running container is decided by `still_runs`.
+        """
         return self._procfs.cgroup_pids(binding.cgroup, binding.runtime_id)
 
     @contextmanager
@@ -254,12 +233,12 @@ class Partitions:
                 _log.error("missed start not recorded", container_id=container.runtime_id, reason=str(exc))
         return frozenset(unrecorded)
 
-    def _holders(self, record: ClaimRecord, session: int) -> partition.Holders:
+    def _holders(self, record: ClaimRecord, own: PartitionName, session: int) -> partition.Holders:
         bindings = self._ledger.bindings(record.claim.uid)
         return partition.Holders(
             record=record,
             bindings=bindings,
-            live=frozenset(n for n, b in bindings.items() if self.is_live(b)),
+            live=frozenset(n for n, b in bindings.items() if n != own and self.is_live(b)),  # its own it takes over anyway
             # On the word of this session only: an earlier one may have missed what was created between them.
             may_evict=session == self._synchronized_session != 0,
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from vgpu_dra.partition_state import Assigned, Comparison, Replayed
+from vgpu_dra.assignments import Assigned, Comparison, Replayed
 from vgpu_dra.policy.admission import ContainerFacts, ShownDevice
 from vgpu_proto import partitions, registrations
 from vgpu_state import grants, ids

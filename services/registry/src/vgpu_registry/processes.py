@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeVar
 
 from vgpu_daemon.procfs import Procfs
@@ -16,6 +17,8 @@ from vgpu_state.claims import Binding
 
 _T = TypeVar("_T")
 _WORKERS = 4  # a look costs some 0.1 ms of file reads; more threads only contend for the interpreter
+MAX_GPU_LOOKS = 2000  # processes of one container whose open files are read; more must not delay the others' re-reads
+_GPU_LOOKS_AT_ONCE = 100
 
 
 @dataclass(slots=True)
@@ -64,8 +67,14 @@ class Processes:
         return await self._in_thread(lambda: tuple(self._ticks(pid) for pid in pids))
 
     async def gpu_holders(self, pids: Sequence[int]) -> tuple[int, ...]:
-        """Those of `pids` that have a /dev/nvidia* node open, in the same order."""
-        return await self._in_thread(lambda: tuple(pid for pid in pids if self._procfs.holds_gpu(pid)))
+        """Those of the first 2000 of `pids` that have a /dev/nvidia* node open, in the same order.
+
+        Read a hundred at a time, so that the looks at other containers' processes get their turn.
+        """
+        holders: list[int] = []
+        for first in range(0, min(len(pids), MAX_GPU_LOOKS), _GPU_LOOKS_AT_ONCE):
+            holders += await self._in_thread(partial(self._with_gpu, pids[first : first + _GPU_LOOKS_AT_ONCE]))
+        return tuple(holders)
 
     async def _in_thread(self, look: Callable[[], _T]) -> _T:
         return await asyncio.get_running_loop().run_in_executor(self._executor, look)
@@ -76,6 +85,9 @@ class Processes:
         before = self._ticks(pid)
         place = self._procfs.locate(pid)
         return Look(pid=pid, ticks_before=before, place=place, ticks_after=self._ticks(pid))
+
+    def _with_gpu(self, pids: Sequence[int]) -> list[int]:
+        return [pid for pid in pids if self._procfs.holds_gpu(pid)]
 
     def _ticks(self, pid: int) -> int | None:
         identity = self._procfs.identify(pid)

@@ -24,6 +24,7 @@ from vgpu_state.pids import MAX_PIDS
 _log = structlog.get_logger()
 
 PERIOD_S = 10.0
+_AWAY_IN_A_ROW = 3
 
 
 class Tree(Protocol):
@@ -60,38 +61,57 @@ class Reread:
             await self.look_again()
 
     async def look_again(self) -> None:
-        """One round. What goes wrong is logged when it begins and when it ends, and tried again in the next."""
+        """One round. What goes wrong is logged when it begins and when it ends, and tried again in the next.
+
+        It ends early when dra-plugin is away for three containers in a row: so it is for all that are left.
+        """
         try:
             holdings = [h for h in await self._tree.holdings() if h.is_live]
-            live = {h.partition for h in holdings}
-            self._failing = {p: error for p, error in self._failing.items() if p in live}
-            self._cut &= live
-            for holding in holdings:
-                await self._look(holding)
-        except (NotReady, StorageFailed) as exc:  # the tree or dra-plugin is away: so it is for every container
+        except (NotReady, StorageFailed) as exc:  # the tree is away
             self._note_stall(str(exc))
-        else:
-            self._note_stall(None)
+            return
+        live = {h.partition for h in holdings}
+        self._failing = {p: error for p, error in self._failing.items() if p in live}
+        self._cut &= live
+        in_a_row = 0
+        for holding in holdings:
+            refusal = await self._look(holding)
+            in_a_row = 0 if refusal is None else in_a_row + 1
+            if refusal is not None and in_a_row == _AWAY_IN_A_ROW:
+                self._note_stall(str(refusal))
+                return
+        self._note_stall(None)
 
-    async def _look(self, holding: Holding) -> None:
-        partition = holding.partition
+    async def _look(self, holding: Holding) -> NotReady | None:
+        """Why dra-plugin did not take the list now; None when it did, did not have to, or never will."""
         try:
             async with self._turns.exclusive(holding.binding.runtime_id):
                 outcome = await self._record_changes(holding)
-        except NotReady:
+        except NotReady as exc:
+            self._note_failure(holding, "not ready", exc)
             self._metrics.rereads.labels("unavailable").inc()
-            raise
+            return exc
         except Superseded:
             outcome = "superseded"  # a newer container took the place while this one was looked at
         except VgpuError as exc:
             outcome = "failed"
-            if self._failing.get(partition) != str(exc):
-                self._failing[partition] = str(exc)
-                _log.warning("PID list not recorded", **_facts(holding), error=str(exc))
+            self._note_failure(holding, str(exc), exc)
+        except Exception as exc:  # noqa: BLE001 - what one container's processes can bring about must not stop the others' lists
+            outcome = "failed"
+            self._note_failure(holding, type(exc).__name__, exc)
         else:
-            if self._failing.pop(partition, None) is not None:
+            if self._failing.pop(holding.partition, None) is not None:
                 _log.info("PID list recorded again", **_facts(holding))
         self._metrics.rereads.labels(outcome).inc()
+        return None
+
+    def _note_failure(self, holding: Holding, episode: str, error: Exception) -> None:
+        """Logs the failure unless the container's last look ended in the same `episode`."""
+        if self._failing.get(holding.partition) == episode:
+            return
+        self._failing[holding.partition] = episode
+        unforeseen = None if isinstance(error, VgpuError) else error
+        _log.warning("PID list not recorded", **_facts(holding), error=str(error), exc_info=unforeseen)
 
     async def _record_changes(self, holding: Holding) -> str:
         pids = await self._kernel.container_pids(holding.binding)

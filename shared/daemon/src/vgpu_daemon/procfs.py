@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
+from vgpu_daemon import cgroup_walk
+from vgpu_daemon.cgroup_walk import Step
 from vgpu_state import cgroup, mountinfo
 from vgpu_state.ids import RuntimeId
 
@@ -14,6 +20,8 @@ from vgpu_state.ids import RuntimeId
 _V1_FIRST = ("memory", "pids", "devices", "cpu,cpuacct", "cpu", "systemd", "freezer")
 _REMEMBERED = 4096
 _GPU_NODES = "/dev/nvidia"
+_FILES_LOOKED_AT = 256
+_DEEPEST_CONTAINER = 16  # levels; kubelet's, below a slice or a container of its own, are under ten
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +30,20 @@ class ProcessIdentity:
 
     pid: int
     started_ticks: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A container's directory, or None; not certain: where it may be could not all be looked at."""
+
+    directory: Path | None
+    is_certain: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class _Pids:
+    pids: set[int]
+    is_complete: bool
 
 
 class Procfs:
@@ -52,10 +74,13 @@ class Procfs:
         return () if raw is None else mountinfo.parse_mountinfo(raw)
 
     def holds_gpu(self, pid: int) -> bool:
-        """Whether the process has a /dev/nvidia* node open."""
+        """Whether one of the process's first 256 open files is a /dev/nvidia* node.
+
+        No more are looked at: processes that share a huge table of files would otherwise cost a read of all of it each.
+        """
         try:
             with os.scandir(self._proc / str(pid) / "fd") as entries:
-                return any(_link(e.path).startswith(_GPU_NODES) for e in entries)
+                return any(_link(e.path).startswith(_GPU_NODES) for e in islice(entries, _FILES_LOOKED_AT))
         except OSError:
             return False
 
@@ -63,34 +88,45 @@ class Procfs:
         """Ascending host PIDs in a container's cgroup and all below it; () when it is empty or gone.
 
         `path` is what /proc showed. From inside a cgroup namespace it is relative (`/../…`), or not known yet (""): then the
-        directory is looked for by the container's id.
+        directory is looked for by the container's id. What could not be read is missing: `has_processes` says whether a
+        container has ended.
         """
-        directory = self._cgroup_directory(path, container_id)
-        pids: set[int] = set()
-        if directory is not None:
-            for folder, _, files in os.walk(directory):
-                if "cgroup.procs" in files:
-                    pids.update(_pids_in(Path(folder, "cgroup.procs")))
-        return tuple(sorted(pids - {0}))
+        place = self._cgroup_directory(path, container_id)
+        return tuple(sorted(_all_pids(place.directory).pids - {0})) if place.directory is not None else ()
 
-    def _cgroup_directory(self, path: str, container_id: RuntimeId) -> Path | None:
+    def has_processes(self, path: str, container_id: RuntimeId) -> bool:
+        """Whether a process may be left in a container's cgroup or below it: False only when the kernel was asked to the end.
+
+        `path` as for `cgroup_pids`.
+        """
+        place = self._cgroup_directory(path, container_id)
+        if place.directory is None:
+            return not place.is_certain
+        populated = _populated(place.directory)
+        if populated is not None:
+            return populated
+        found = _all_pids(place.directory)
+        return bool(found.pids) or not found.is_complete  # PID 0, a process that we cannot see, counts
+
+    def _cgroup_directory(self, path: str, container_id: RuntimeId) -> _Place:
         roots = [self._cgroups, *(self._cgroups / name for name in _V1_FIRST)]
         if path and ".." not in path.split("/"):
-            for root in roots:
-                if (candidate := root / path.lstrip("/")).is_dir():
-                    return candidate
-            return None
-        known = self._found.get(container_id)
-        if known is not None and known.is_dir():
-            return known
-        self._found.pop(container_id, None)
+            return _first_directory(root / path.lstrip("/") for root in roots)
+        known = self._found.pop(container_id, None)
+        place = _Place(None) if known is None else _first_directory([known])
+        is_certain = True
         for root in roots:
-            if (root / "cgroup.procs").exists() and (found := _find_container(root, container_id)) is not None:
-                if len(self._found) >= _REMEMBERED:
-                    self._found.clear()
-                self._found[container_id] = found  # the walk over a full node's cgroups is worth remembering
-                return found
-        return None
+            if place.directory is not None:
+                break
+            if (root / "cgroup.procs").exists():
+                place = _find_container(root, container_id)
+                is_certain &= place.is_certain
+        if place.directory is None:
+            return _Place(None, is_certain)
+        if len(self._found) >= _REMEMBERED:
+            self._found.clear()
+        self._found[container_id] = place.directory  # the walk over a full node's cgroups is worth remembering
+        return place
 
     def _read(self, pid: int | str, name: str) -> str | None:
         try:
@@ -105,25 +141,68 @@ def boot_id(proc_root: Path) -> str:
     return (proc_root / "sys/kernel/random/boot_id").read_text().strip()
 
 
-def _find_container(root: Path, container_id: RuntimeId) -> Path | None:
-    for folder, below, _ in os.walk(root):
-        for name in below:
-            if container_id in name and _is_container(f"{folder[len(str(root)) :]}/{name}", container_id):
-                return Path(folder, name)
-    return None
+def _first_directory(candidates: Iterable[Path]) -> _Place:
+    is_certain = True
+    for candidate in candidates:
+        try:
+            if stat.S_ISDIR(candidate.stat().st_mode):
+                return _Place(candidate)
+        except OSError as exc:
+            is_certain &= exc.errno in {*cgroup_walk.GONE, errno.ENOTDIR}
+    return _Place(None, is_certain)
 
 
-def _is_container(path: str, container_id: RuntimeId) -> bool:
-    """Whether this very cgroup is the container's: a container may make some below its own, named after another."""
-    place = cgroup.locate_path(path)
-    return place is not None and place.path == path and place.container_id == container_id
+def _find_container(root: Path, container_id: RuntimeId) -> _Place:
+    found: list[Path] = []
+
+    def visit(_: int, names: Sequence[str]) -> Step:
+        if not names:
+            return Step.DESCEND
+        if len(names) > _DEEPEST_CONTAINER or names[-1] == "user.slice":
+            return Step.SKIP
+        path = "/" + "/".join(names)
+        place = cgroup.locate_path(path)
+        if place is None or place.path != path or place.container_id is None:
+            return Step.DESCEND
+        if place.container_id != container_id:
+            return Step.SKIP  # what is below a container's own cgroup it has made itself, and may have named after another
+        found.append(root.joinpath(*names))
+        return Step.STOP
+
+    is_complete = cgroup_walk.walk(root, visit)
+    return _Place(found[0] if found else None, is_complete)
 
 
-def _pids_in(file: Path) -> list[int]:
+def _all_pids(directory: Path) -> _Pids:
+    pids: set[int] = set()
+    is_complete = True
+
+    def visit(fd: int, names: Sequence[str]) -> Step:
+        nonlocal is_complete
+        try:
+            pids.update(map(int, _read_in(fd, "cgroup.procs").split()))
+        except OSError as exc:
+            # A threaded cgroup refuses: its processes stand in the one above it, which is ours unless it is the topmost.
+            is_complete &= exc.errno in cgroup_walk.GONE or (exc.errno == errno.EOPNOTSUPP and bool(names))
+        return Step.DESCEND
+
+    has_all = cgroup_walk.walk(directory, visit)
+    return _Pids(pids, is_complete and has_all)
+
+
+def _populated(directory: Path) -> bool | None:
+    """What cgroup v2 says of a cgroup and all below it; None where it says nothing: v1, or the directory is gone."""
     try:
-        return [int(line) for line in file.read_text().split()]
+        words = (directory / "cgroup.events").read_text().split()
     except OSError:
-        return []
+        return None
+    values = dict(zip(words[::2], words[1::2], strict=False))
+    return values["populated"] != "0" if "populated" in values else None
+
+
+def _read_in(directory_fd: int, name: str) -> bytes:
+    with open(os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=directory_fd), "rb") as file:
+        return file.read()
 
 
 def _link(path: str) -> str:

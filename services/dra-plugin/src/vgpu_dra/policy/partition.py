@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from vgpu_dra import cdi
@@ -34,7 +34,10 @@ class Make:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holders:
-    """Who holds the claim's requests now, and which of them live. `may_evict`: the runtime has told which containers live."""
+    """Who holds the claim's requests now, and which of the others than the container itself live.
+
+    `may_evict`: the runtime has told which containers live.
+    """
 
     record: ClaimRecord
     bindings: Mapping[PartitionName, Binding]
@@ -89,11 +92,14 @@ def stopped(binding: Binding) -> Binding:
     return replace(binding, state=HolderState.STOPPED)
 
 
-def is_holder_live(binding: Binding, *, has_processes: bool, age_s: float) -> bool:
-    """Whether a holder still counts: by its processes, or, before its first one, by its age."""
+def is_holder_live(binding: Binding, *, still_runs: Callable[[], bool], age_s: float) -> bool:
+    """Whether a holder still counts: by its processes, or, before its first one, by its age.
+
+    `still_runs` is asked only where its answer decides: it may be a walk over many cgroups.
+    """
     if binding.state is HolderState.STOPPED:
         return False
-    return has_processes or (not binding.is_started and age_s < NEVER_STARTED_GRACE_S)
+    return (not binding.is_started and age_s < NEVER_STARTED_GRACE_S) or still_runs()
 
 
 def adjustment_mounts(record: ClaimRecord, partition: PartitionName, *, host: Layout) -> tuple[Mount, ...]:
