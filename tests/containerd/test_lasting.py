@@ -120,7 +120,7 @@ async def test_unprepare_waits_for_the_claims_containers_and_leaves_nothing(node
     with pytest.raises(KubeletRefusal) as refusal:
         await node.unprepare(claim)
 
-    assert f"claim {claim.uid}: container two of pod research/pod still runs (1 processes)" in refusal.value.reason
+    assert f"claim {claim.uid}: container two of pod research/pod still runs" in refusal.value.reason
     assert [path for path in files if not path.exists()] == []
     assert len(await node.slices(two)) == 1
     await node.cri.stop(two)

@@ -94,7 +94,7 @@ class DraTree:
             ledger=self.ledger,
             files=files,
             node=self.node,
-            processes=self.partitions.processes,
+            still_runs=self.partitions.still_runs,
             clock=lambda: self.now_s,
         )
 

@@ -264,7 +264,6 @@ def test_holder_whose_processes_are_too_deep_to_be_seen_is_not_evicted(
 
     with pytest.raises(PreconditionFailed, match="which container train of pod research/two-workers-0 holds"):
         node.partitions.ensure(other, session=SESSION)
-    assert node.partitions.processes(node.binding()) == ()
 
 
 # Start
@@ -525,3 +524,15 @@ def test_container_with_both_requests_is_limited_on_both_gpus(node: DraTree, fac
     limits = claims_path(node, f"{CLAIM_UID}/{POD.uid}_all/config/vgpu.config").read_bytes()
     assert sorted(vgpu_config.decode_limits(limits).slots) == [1, 5]
     assert node.binding().grants == (TRAINER.grant.key, SERVER.grant.key)
+
+
+def test_container_of_a_quarantined_claim_is_told_so(node: DraTree, facts: ContainerFacts) -> None:
+    node.ledger.records.pop(CLAIM_UID)
+    node.ledger.quarantined[CLAIM_UID] = "its checksum does not fit"
+
+    with pytest.raises(PreconditionFailed) as refusal:
+        node.partitions.ensure(facts, session=SESSION)
+
+    assert str(refusal.value).endswith(
+        f": claim {CLAIM_UID} is quarantined (its checksum does not fit); delete its pods to unprepare it"
+    )

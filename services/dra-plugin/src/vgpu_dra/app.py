@@ -85,11 +85,11 @@ class App:
             ledger=self._ledger,
             files=self._tree,
             node=node,
-            processes=self._partitions.processes,
+            still_runs=self._partitions.still_runs,
             clock=boottime.boottime_s,
         )
         self._housekeeping = Housekeeping(
-            trash=self._tree, ledger=self._ledger, claims=self._claims, processes=self._partitions.processes
+            trash=self._tree, ledger=self._ledger, claims=self._claims, still_runs=self._partitions.still_runs
         )
         self._api: KubeApi | None = None
         self._publisher: SlicePublisher | None = None

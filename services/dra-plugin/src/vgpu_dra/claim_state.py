@@ -50,7 +50,7 @@ def mint_nonce() -> Nonce:
 
 
 class PreparedClaims:
-    """The claims of this node. `processes` says which PIDs a binding's container still has."""
+    """The claims of this node. `still_runs` says whether a binding's container may have a process."""
 
     def __init__(
         self,
@@ -58,13 +58,13 @@ class PreparedClaims:
         ledger: Ledger,
         files: ClaimFiles,
         node: NodeView,
-        processes: Callable[[Binding], tuple[int, ...]],
+        still_runs: Callable[[Binding], bool],
         clock: Callable[[], float],
     ) -> None:
         self._ledger = ledger
         self._files = files
         self._node = node
-        self._processes = processes
+        self._still_runs = still_runs
         self._clock = clock
         self._busy_since: dict[ClaimUid, float] = {}
         self._unprepared_at: dict[ClaimUid, float] = {}
@@ -159,15 +159,13 @@ class PreparedClaims:
 
     def _wait_for_containers(self, uid: ClaimUid) -> bool:
         """Whether a container still runs, and has been waited for long enough."""
-        running = [(b, pids) for b in self._ledger.bindings(uid).values() if (pids := self._processes(b))]
+        running = [b for b in self._ledger.bindings(uid).values() if self._still_runs(b)]
         if not running:
             return False
         now = self._clock()
         since = self._busy_since.setdefault(uid, now)
-        binding, pids = running[0]
-        who = (
-            f"container {binding.container} of pod {binding.pod.namespace}/{binding.pod.name} still runs ({len(pids)} processes)"
-        )
+        binding = running[0]
+        who = f"container {binding.container} of pod {binding.pod.namespace}/{binding.pod.name} still runs"
         if now - since < BUSY_PATIENCE_S:
             raise NotReady(f"claim {uid}: {who}; it is unprepared when that has ended")
         _log.warning(

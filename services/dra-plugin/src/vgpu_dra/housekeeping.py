@@ -29,13 +29,11 @@ class Trash(Protocol):
 class Housekeeping:
     """The errands of this process. A fault that stays is logged once."""
 
-    def __init__(
-        self, *, trash: Trash, ledger: Ledger, claims: PreparedClaims, processes: Callable[[Binding], tuple[int, ...]]
-    ) -> None:
+    def __init__(self, *, trash: Trash, ledger: Ledger, claims: PreparedClaims, still_runs: Callable[[Binding], bool]) -> None:
         self._trash = trash
         self._ledger = ledger
         self._claims = claims
-        self._processes = processes
+        self._still_runs = still_runs
         self._kept: dict[str, str] = {}
         self._unrestored: dict[ClaimUid, str] = {}
         self._emptying = Errand("trash", self._empty)
@@ -56,7 +54,7 @@ class Housekeeping:
 
     def _empty(self) -> None:
         try:
-            failed = self._trash.empty_trash(is_inhabited=lambda binding: bool(self._processes(binding)))
+            failed = self._trash.empty_trash(is_inhabited=self._still_runs)
             faults = {name: str(exc) for name, exc in failed.items()}
         except StorageFailed as exc:  # the trash itself
             faults = {"": str(exc)}

@@ -21,7 +21,7 @@ from vgpu_dra.policy.admission import ContainerFacts
 from vgpu_dra.rules import NodeRules
 from vgpu_state import cgroup, ids, pids, vgpu_config
 from vgpu_state.claims import Binding, ClaimRecord, HolderState
-from vgpu_state.errors import PermissionRefused, Superseded, VgpuError
+from vgpu_state.errors import PermissionRefused, PreconditionFailed, Superseded, VgpuError
 from vgpu_state.ids import ClaimUid, PartitionName, RuntimeId
 
 _log = structlog.get_logger()
@@ -67,6 +67,8 @@ class Partitions:
         """
         uid = admission.single_claim(facts)
         with self._ledger.claim(uid):
+            if (reason := self._ledger.quarantined.get(uid)) is not None:
+                raise PreconditionFailed(f"{facts}: claim {uid} is quarantined ({reason}); delete its pods to unprepare it")
             record = self._ledger.records.get(uid)
             results = admission.granted_results(facts, record)
             assert record is not None  # granted_results refuses without one
@@ -200,13 +202,6 @@ class Partitions:
     def still_runs(self, binding: Binding) -> bool:
         """Whether the container may have a process: False only when its cgroup, read to the end, has none or is gone."""
         return self._procfs.has_processes(binding.cgroup, binding.runtime_id)
-
-    def processes(self, binding: Binding) -> tuple[int, ...]:
-        """PIDs in the container's cgroup, by its recorded path or by its id; those that could not be read are missing.
-
-        What must not happen to a running container is decided by `still_runs`.
-        """
-        return self._procfs.cgroup_pids(binding.cgroup, binding.runtime_id)
 
     @contextmanager
     def _releasing(self, runtime_id: RuntimeId) -> Iterator[tuple[ClaimUid, PartitionName, Binding] | None]:
