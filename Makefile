@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PACKAGES := shared/proto shared/state shared/daemon services/dra-plugin services/nri-plugin services/registry
 READY := $(VENV)/.ready
 
-.PHONY: help venv native demo test test-containerd containerd lint type format proto proto-check kustomize render published lock clean
+.PHONY: help venv native demo test test-containerd containerd test-cluster run-cluster cluster lint type format proto proto-check kustomize render published lock clean
 
 help:  ## what each target does
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -25,13 +25,22 @@ demo: $(READY) native  ## the main job on a mock 8×H100 node (DEMO_RUNTIME=cont
 	PYTHONPATH=tests/support:examples/demo $(BIN)/python -m vgpu_demo
 
 test: $(READY) native  ## all tests that need neither root nor containerd
-	$(BIN)/python -m pytest -m "not containerd and not render and not published"
+	$(BIN)/python -m pytest -m "not containerd and not cluster and not render and not published"
 
 containerd:  ## containerd 1.7 and 2.x into a cache folder outside the tree (root, Debian 12)
 	bash tests/containerd/install.sh
 
 test-containerd: $(READY) native  ## the tests on real containerd, both versions (root, after `make containerd`)
 	$(BIN)/python -m pytest -m containerd tests/containerd
+
+cluster:  ## a Kubernetes release with etcd and CNI plugins into a cache folder, from source (K8S=1.37|1.36; needs Go)
+	bash tests/cluster/build.sh
+
+test-cluster: $(READY)  ## the tests on a real cluster (root, after `make containerd cluster`; K8S chooses the release)
+	$(BIN)/python -m pytest -m cluster tests/cluster
+
+run-cluster: $(READY)  ## a real cluster until Ctrl-C (root, after `make containerd cluster`; K8S chooses the release)
+	PYTHONPATH=tests/support $(BIN)/python -m vgpu_testkit.cluster_run $(K8S)
 
 lint: $(READY)  ## ruff, formatting, import contracts
 	$(BIN)/ruff check .

@@ -65,7 +65,10 @@ class ContainerdFailed(Exception):
 
 
 class Containerd:
-    """One containerd in a folder of its own."""
+    """One containerd in a folder of its own.
+
+    `command_prefix` is a program that becomes containerd, as nsenter does.
+    """
 
     def __init__(
         self,
@@ -75,6 +78,8 @@ class Containerd:
         cdi_dir: Path | None = None,
         nri: bool = True,
         request_timeout: str = "2s",
+        cni: containerd_config.Cni | None = None,
+        command_prefix: tuple[str, ...] = (),
     ) -> None:
         self.root = root
         self.socket = root / "containerd.sock"
@@ -85,6 +90,8 @@ class Containerd:
         self._release = _release_of(program)
         self._nri = nri
         self._request_timeout = request_timeout
+        self._cni = cni
+        self._command_prefix = command_prefix
         self._log = root / "containerd.log"
         self._process: subprocess.Popen[bytes] | None = None
         longest = f"{self.socket}.ttrpc"
@@ -110,11 +117,12 @@ class Containerd:
                 containerd_config.Places(root=self.root, socket=self.socket, nri_socket=self.nri_socket, cdi_dir=self.cdi_dir),
                 nri=self._nri,
                 request_timeout=self._request_timeout,
+                cni=self._cni,
             )
         )
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                [self._program, "-c", config],
+                [*self._command_prefix, self._program, "-c", config],
                 env=self._environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=log,

@@ -28,9 +28,17 @@ class Places:
     cdi_dir: Path
 
 
-def render(major: int, places: Places, *, nri: bool, request_timeout: str) -> str:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cni:
+    """Where the plugins and the network configurations of a containerd are whose pods have networks of their own."""
+
+    bin_dir: Path
+    conf_dir: Path
+
+
+def render(major: int, places: Places, *, nri: bool, request_timeout: str, cni: Cni | None = None) -> str:
     """The text of config.toml. `request_timeout` is how long NRI waits for an answer, as Go writes durations."""
-    tables = _cri_of_1(places) if major == 1 else _cri_of_2(places)
+    tables = _cri_of_1(places, cni) if major == 1 else _cri_of_2(places, cni)
     return f"""{tables}
 [plugins."io.containerd.nri.v1.nri"]
   disable = {str(not nri).lower()}
@@ -43,22 +51,24 @@ def render(major: int, places: Places, *, nri: bool, request_timeout: str) -> st
 """
 
 
-def _cri_of_1(places: Places) -> str:
+def _cri_of_1(places: Places, cni: Cni | None) -> str:
     return f"""version = 2
 {_places(places)}
 [{_CRI_OF_1}]
   sandbox_image = "{image.BASE_IMAGE}"
 {_cri(places)}
+{_network(_CRI_OF_1, cni)}
 {_handlers(f"{_CRI_OF_1}.containerd")}"""
 
 
-def _cri_of_2(places: Places) -> str:
+def _cri_of_2(places: Places, cni: Cni | None) -> str:
     return f"""version = 3
 {_places(places)}
 [plugins."io.containerd.cri.v1.images".pinned_images]
   sandbox = "{image.BASE_IMAGE}"
 [{_CRI_OF_2}]
 {_cri(places)}
+{_network(_CRI_OF_2, cni)}
 {_handlers(f"{_CRI_OF_2}.containerd")}"""
 
 
@@ -78,6 +88,17 @@ def _cri(places: Places) -> str:
   cdi_spec_dirs = ["{places.cdi_dir}"]
   disable_apparmor = true
   restrict_oom_score_adj = true"""
+
+
+def _network(table: str, cni: Cni | None) -> str:
+    if cni is None:
+        return ""
+    # The names of network namespaces are mounts, in /run/netns otherwise.
+    return f"""  netns_mounts_under_state_dir = true
+[{table}.cni]
+  bin_dir = "{cni.bin_dir}"
+  conf_dir = "{cni.conf_dir}"
+"""
 
 
 def _handlers(table: str) -> str:
