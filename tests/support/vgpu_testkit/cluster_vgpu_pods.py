@@ -29,6 +29,7 @@ STAY = SCRIPT + "exec sleep 100000"
 END = SCRIPT + "sleep 1"
 
 _RUNNING_S = 90.0
+_TOLD_S = 60.0
 _GONE_S = 90.0
 
 
@@ -112,6 +113,9 @@ class Namespace:
             assert time.monotonic() < deadline, "\n".join(line for name in waiting for line in self.story(name))
             time.sleep(0.2)
 
+    def delete(self, name: str) -> None:
+        self.vgpu.cluster.api.delete(f"{PODS}/{name}")
+
     def pod(self, name: str) -> Object:
         return self.vgpu.cluster.api.get(f"{PODS}/{name}")
 
@@ -147,9 +151,12 @@ class Namespace:
         """Returns when an event of the pod has these words.
 
         Raises:
-            NotSettled: none has.
+            AssertionError: none has after 60 s; with what is known of the pod.
         """
-        wait_until(lambda: any(words in line for line in self.story(name)[1:]), f"an event of {name} with {words!r}")
+        deadline = time.monotonic() + _TOLD_S
+        while words not in (story := "\n".join(self.story(name)[1:])):
+            assert time.monotonic() < deadline, story
+            time.sleep(0.2)
 
     def wait_restarts(self, name: str, count: int) -> None:
         """Returns when the pod's one container runs after kubelet has started it again so many times.
