@@ -18,7 +18,7 @@ from vgpu_testkit.cluster_vgpu_pods import CLAIMS, SCRIPT, STAY, Box, Namespace,
 from vgpu_testkit.manifests import GIB
 from vgpu_testkit.vgpu_node import Slice
 
-_PODS = 16
+_PODS = 20
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,7 @@ def namespace(vgpu: VgpuCluster, cluster: Cluster) -> Iterator[Namespace]:
 def test_pod_of_a_template_reads_what_it_asked_for_and_registers(namespace: Namespace) -> None:
     used = namespace.template(claim_spec(request("gpu", memory="8Gi", cores="30")))
 
-    name = namespace.run(pod(**used))
+    name = namespace.run(pod(used))
 
     before, after = namespace.seen(name)
     found, claim = namespace.pod(name), namespace.claim_of(name)
@@ -62,7 +62,7 @@ def test_containers_of_one_pod_read_their_own_request_of_a_claim(namespace: Name
     requests = (request("train", memory="40Gi", cores="60"), request("serve", memory="4Gi", cores="20"))
     used = namespace.template(claim_spec(*requests))
 
-    name = namespace.run(pod(Box(name="train", uses=("train",)), Box(name="serve", uses=("serve",)), **used))
+    name = namespace.run(pod(used, Box(name="train", uses=("train",)), Box(name="serve", uses=("serve",))))
 
     given = _gpus(namespace.claim_of(name))
     assert namespace.slices(name, "train") == {given["train"][0]: Slice(memory_bytes=40 * GIB, cores_percent=60)}
@@ -73,7 +73,7 @@ def test_two_of_one_request_are_on_different_gpus(namespace: Namespace) -> None:
     asked = request("gpus", memory="10Gi", cores="25", count=2)
     used = namespace.template(claim_spec(asked, distinct="uuid"))
 
-    name = namespace.run(pod(**used))
+    name = namespace.run(pod(used))
 
     first, second = _gpus(namespace.claim_of(name))["gpus"]
     share = Slice(memory_bytes=10 * GIB, cores_percent=25)
@@ -84,7 +84,8 @@ def test_two_of_one_request_are_on_different_gpus(namespace: Namespace) -> None:
 def test_two_pods_share_a_claim_by_its_requests(namespace: Namespace) -> None:
     used = namespace.claim(claim_spec(request("one", memory="1Gi", cores="10"), request("two", memory="2Gi", cores="20")))
 
-    one, two = namespace.run(pod(Box(uses=("one",)), **used)), namespace.run(pod(Box(uses=("two",)), **used))
+    one = namespace.run(pod(used, Box(uses=("one",))))
+    two = namespace.run(pod(used, Box(uses=("two",))))
 
     given = _gpus(namespace.vgpu.cluster.api.get(f"{CLAIMS}/{used['resourceClaimName']}"))
     assert namespace.slices(one) == {given["one"][0]: Slice(memory_bytes=1 * GIB, cores_percent=10)}
@@ -93,30 +94,30 @@ def test_two_pods_share_a_claim_by_its_requests(namespace: Namespace) -> None:
 
 def test_second_pod_on_a_request_that_is_held_is_refused_and_told_why(namespace: Namespace) -> None:
     used = namespace.claim(claim_spec(request("gpu", memory="1Gi", cores="10")))
-    first = namespace.run(pod(**used))
+    first = namespace.run(pod(used))
 
-    second = namespace.create(pod(restart="Always", **used))
+    second = namespace.create(pod(used, restart="Always"))
 
     namespace.wait_event(second, f"which container main of pod default/{first} holds; one live container may hold a vGPU request")
 
 
 @pytest.mark.timeout(300)
 def test_pods_of_one_template_have_a_share_each_and_no_gpu_is_given_twice(namespace: Namespace) -> None:
-    used = namespace.template(claim_spec(request("gpu", memory="30Gi", cores="45")))
+    used = namespace.template(claim_spec(request("gpu", memory="20Gi", cores="30")))
 
-    names = [namespace.create(pod(**used)) for _ in range(_PODS)]
+    names = [namespace.create(pod(used)) for _ in range(_PODS)]
 
     namespace.wait_running(*names)
     given = {name: _gpus(namespace.claim_of(name))["gpu"][0] for name in names}
-    share = Slice(memory_bytes=30 * GIB, cores_percent=45)
+    share = Slice(memory_bytes=20 * GIB, cores_percent=30)
     assert {name: namespace.slices(name) for name in names} == {name: {given[name]: share} for name in names}
-    # Two of 45 % fit on a GPU, a third does not: sixteen fill all.
-    assert Counter(given.values()) == dict.fromkeys(range(8), 2)
+    # Three of 30 % fit on a GPU, a fourth does not.
+    assert max(Counter(given.values()).values()) == 3
 
 
 def test_container_that_is_restarted_in_place_has_a_new_partition_and_its_limits(namespace: Namespace) -> None:
     used = namespace.template(claim_spec(request("gpu", memory="8Gi", cores="30")))
-    name = namespace.run(pod(restart="Always", **used))
+    name = namespace.run(pod(used, restart="Always"))
     (gpu,) = _gpus(namespace.claim_of(name))["gpu"]
     share = {gpu: Slice(memory_bytes=8 * GIB, cores_percent=30)}
     assert namespace.slices(name) == share
@@ -137,7 +138,7 @@ def test_init_container_and_then_the_app_use_one_request(namespace: Namespace) -
     used = namespace.template(claim_spec(request("gpu", memory="8Gi", cores="30")))
     init = Box(name="warm", uses=("gpu",), script=SCRIPT + "true")
 
-    name = namespace.run(pod(Box(uses=("gpu",), script=STAY), init=(init,), **used))
+    name = namespace.run(pod(used, Box(uses=("gpu",), script=STAY), init=(init,)))
 
     (gpu,) = _gpus(namespace.claim_of(name))["gpu"]
     share = {gpu: Slice(memory_bytes=8 * GIB, cores_percent=30)}

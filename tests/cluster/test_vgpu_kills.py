@@ -1,7 +1,11 @@
-"""kill -9 of each process of the node and of the API server while pods come and go: none is stuck, nothing is left or lost."""
+"""kill -9 of each process of the node and of the API server while pods come and go: none is stuck, nothing is left or lost.
+
+One round of ten pods each; VGPU_KILL_ROUNDS and VGPU_KILL_PODS make it more. Later rounds kill later in the pods' lives.
+"""
 
 from __future__ import annotations
 
+import os
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -10,12 +14,16 @@ from pathlib import Path
 import pytest
 
 from vgpu_testkit.cluster import Cluster
-from vgpu_testkit.cluster_vgpu import VgpuCluster, installed
+from vgpu_testkit.cluster_vgpu import VgpuCluster, installed, wait_until
 from vgpu_testkit.cluster_vgpu_burst import Burst
 from vgpu_testkit.cluster_vgpu_pods import Namespace, opened
 
 _KILLED = ("dra-plugin", "nri-plugin", "registry", "kubelet", "containerd", "kube-apiserver")
+_ROUNDS = int(os.environ.get("VGPU_KILL_ROUNDS") or 1)
+_PODS = int(os.environ.get("VGPU_KILL_PODS") or 10)
 _AWAY_S = 1.0
+# From the first claim that is prepared on, the pods of a burst pass all stages within about this time.
+_SPREAD_S = 3.0
 
 
 @pytest.fixture(scope="module")
@@ -49,28 +57,31 @@ def table(request: pytest.FixtureRequest) -> Iterator[dict[str, Counter[str]]]:
 
 
 @pytest.mark.timeout(400)
+@pytest.mark.parametrize("turn", range(_ROUNDS))
 @pytest.mark.parametrize("killed", _KILLED)
 def test_pods_run_or_fail_with_a_reason_when_a_process_is_killed(
-    namespace: Namespace, table: dict[str, Counter[str]], killed: str
+    namespace: Namespace, table: dict[str, Counter[str]], killed: str, turn: int
 ) -> None:
-    vgpu = namespace.vgpu
+    vgpu, row = namespace.vgpu, table.setdefault(killed, Counter())
     burst = Burst(namespace)
-    burst.create(4)
+    burst.create(_PODS * 2 // 5)
+    wait_until(vgpu.claims, "the first claim of the burst is prepared")
+    time.sleep(turn / _ROUNDS * _SPREAD_S)
 
     vgpu.kill(killed)
-    if killed == "kube-apiserver":
-        time.sleep(_AWAY_S)
+    if killed != "kube-apiserver":
+        burst.create(_PODS * 2 // 5)
+        burst.delete(_PODS // 5)
+    time.sleep(_AWAY_S)
+    if killed in vgpu.cluster.components:
         vgpu.cluster.restart(killed)
-        burst.create(4)
-    else:
-        burst.create(4)
-        burst.delete(2)
-        time.sleep(_AWAY_S)
-        if killed in vgpu.cluster.components:
-            vgpu.cluster.restart(killed)
-    burst.create(2)
+    if killed == "kube-apiserver":
+        burst.create(_PODS * 2 // 5)
+        burst.delete(_PODS // 5)
+    burst.create(_PODS // 5)
 
     fates = burst.fates()
-    table[killed] = Counter(fate.kind for fate in fates) + Counter(seconds=burst.settled_s)
+    row.update(fate.kind for fate in fates)
+    row["seconds"] = max(row["seconds"], burst.settled_s)
     assert [fate.story for fate in fates if fate.kind == "stuck"] == []
     assert burst.wrong_limits() == []

@@ -75,9 +75,12 @@ class VgpuCluster:
 
     def leftovers(self) -> list[str]:
         """What of claims is on the node: directories, CDI files, bindings, claims that dra-plugin knows."""
-        known = asyncio.run(self.stack.dra.debug("claims"))
         held = asyncio.run(self.stack.dra.debug("partitions"))
-        return [*vgpu_node.leftovers(self.stack), *known, *(one["partition"] for one in held)]
+        return [*vgpu_node.leftovers(self.stack), *self.claims(), *(one["partition"] for one in held)]
+
+    def claims(self) -> list[str]:
+        """The uids of the claims that dra-plugin has prepared."""
+        return list(asyncio.run(self.stack.dra.debug("claims")))
 
     def kill(self, name: str) -> None:
         """SIGKILL to a service of ours or a component of the cluster; nothing starts it again by this."""

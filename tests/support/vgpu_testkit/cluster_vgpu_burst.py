@@ -20,7 +20,7 @@ _SHARES = (Slice(memory_bytes=8 * GIB, cores_percent=30), Slice(memory_bytes=4 *
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fate:
-    """What became of a pod: it ran (or runs), it failed and an event says why, or neither."""
+    """What became of a pod: it runs or has run, it failed and an event or its program says why, or neither."""
 
     name: str
     kind: Literal["running", "failed", "stuck"]
@@ -50,7 +50,7 @@ class Burst:
             kind, ends = self._made % 2, self._made % 3 == 2
             restart = "Never" if ends or self._made % 4 < 2 else "Always"
             box = Box(script=END) if ends else Box()
-            name = self._namespace.create(pod(box, restart=restart, **self._templates[kind]))
+            name = self._namespace.create(pod(self._templates[kind], box, restart=restart))
             self._pods[name] = _Asked(share=_SHARES[kind], ends=ends)
             self._made += 1
 
@@ -86,10 +86,10 @@ class Burst:
         states = [one["state"] for one in status.get("containerStatuses") or [{"state": {}}]]
         if status["phase"] == "Succeeded" or (status["phase"] == "Running" and all("running" in state for state in states)):
             return Fate(name=name, kind="running", story="")
+        # What keeps trying is waited for; a pod has failed for good where it is not restarted.
         story = self._namespace.story(name)
-        # A pod that fails for good is one that is not restarted; what keeps trying is waited for.
-        told = [line for line in story[1:] if " Failed" in line or "BackOff" in line]
-        kind: Literal["failed", "stuck"] = "failed" if status["phase"] == "Failed" and told else "stuck"
+        is_told = any(" Failed: " in line for line in story) or "device-client: " in story[-1]
+        kind: Literal["failed", "stuck"] = "failed" if status["phase"] == "Failed" and is_told else "stuck"
         return Fate(name=name, kind=kind, story="\n".join(story))
 
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from vgpu_testkit import vgpu_node
-from vgpu_testkit.cluster_api import Object
+from vgpu_testkit.cluster_api import ApiError, Object
 from vgpu_testkit.cluster_pods import PODS
 from vgpu_testkit.cluster_vgpu import RESOURCES, VgpuCluster, wait_until
 from vgpu_testkit.vgpu_node import Slice
@@ -61,14 +62,14 @@ class Box:
         return {"name": self.name, "image": vgpu_node.IMAGE, "command": command, "resources": {"claims": claims}}
 
 
-def pod(*boxes: Box, init: tuple[Box, ...] = (), restart: str = "Never", **claim: str) -> Object:
-    """A pod with a name of its own. `claim` is resourceClaimName or resourceClaimTemplateName with its value."""
+def pod(used: Mapping[str, str], *boxes: Box, init: tuple[Box, ...] = (), restart: str = "Never") -> Object:
+    """A pod with a name of its own. `used` is what `Namespace.template` or `Namespace.claim` says."""
     spec: dict[str, Any] = {
         "restartPolicy": restart,
         "terminationGracePeriodSeconds": 0,
         "initContainers": [one.document() for one in init],
         "containers": [one.document() for one in boxes or (Box(),)],
-        "resourceClaims": [{"name": "gpu", **claim}],
+        "resourceClaims": [{"name": "gpu", **used}],
     }
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": f"v-{uuid.uuid4().hex[:8]}"}, "spec": spec}
 
@@ -184,16 +185,21 @@ class Namespace:
     def partition(self, name: str, container: str = "main") -> Path:
         """The host's directory of a container's private state."""
         claim_uid, pod_uid = self.claim_of(name)["metadata"]["uid"], self.pod(name)["metadata"]["uid"]
-        return self.vgpu.stack.node.manager_dir / "claims" / claim_uid / f"{pod_uid}_{container}"
+        return Path(self.vgpu.stack.node.manager_dir, "claims", claim_uid, f"{pod_uid}_{container}")
 
     def recorded(self, name: str) -> list[int]:
         """The PID list of the pod's container, as the host has it."""
         return [int(pid) for pid in (self.partition(name) / "config/pids.config").read_text().split()]
 
     def story(self, name: str) -> list[str]:
-        """A pod's status and events."""
-        status = json.dumps(self.pod(name)["status"].get("containerStatuses"))
-        return [f"{name}: {status}", *(line for line in self.vgpu.cluster.api.events("default") if f"/{name} " in line)]
+        """A pod's containers' states, its events, and what its main container has written."""
+        api, status = self.vgpu.cluster.api, self.pod(name)["status"]
+        try:
+            log = api.log("default", name)
+        except ApiError as error:  # it has not been created yet
+            log = str(error)
+        events = [line for line in api.events("default") if f"/{name} " in line]
+        return [f"{name} {status.get('phase')}: {json.dumps(status.get('containerStatuses'))}", *events, log]
 
     def clear(self) -> None:
         """Deletes all pods, claims and templates; returns when they are gone, on the node too.
@@ -205,7 +211,8 @@ class Namespace:
         for collection in (PODS, CLAIMS, TEMPLATES):
             for one in api.get(collection)["items"]:
                 api.delete(f"{collection}/{one['metadata']['name']}")
-            wait_until(lambda at=collection: not api.get(at)["items"], f"nothing at {collection}", timeout_s=_GONE_S)
+        for collection in (PODS, CLAIMS, TEMPLATES):
+            wait_until(partial(self._is_empty, collection), f"nothing at {collection}", timeout_s=_GONE_S)
         left: list[str] = []
 
         def is_clean() -> bool:
@@ -217,6 +224,9 @@ class Namespace:
         finally:
             assert left == []
 
+    def _is_empty(self, collection: str) -> bool:
+        return not self.vgpu.cluster.api.get(collection)["items"]
+
 
 @contextmanager
 def opened(vgpu: VgpuCluster) -> Iterator[Namespace]:
@@ -225,7 +235,8 @@ def opened(vgpu: VgpuCluster) -> Iterator[Namespace]:
     namespace = Namespace(vgpu=vgpu)
     yield namespace
     namespace.clear()
-    assert vgpu.devices() == devices
+    # Where kubelet was killed, it has wiped the slices at its start.
+    wait_until(lambda: vgpu.devices() == devices, "the node's devices are published as they were")
 
 
 def _runs(found: Object) -> bool:
