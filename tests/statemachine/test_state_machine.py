@@ -26,14 +26,14 @@ from vgpu_testkit.node_world import World
 from vgpu_testkit.pods import ContainerState, Pod, PodSpec
 
 STEPS = 50
-EXAMPLES = int(os.environ.get("VGPU_STATE_MACHINE_EXAMPLES", "25"))
+EXAMPLES = int(os.environ.get("VGPU_STATE_MACHINE_EXAMPLES", "20"))
 MAX_PODS = 4
 
 DISTURBED = ("create", "start", "end", "remove", "prepare", "prepare_again", "unprepare", "register")
 REPEATED = ("create", "prepare", "unprepare")  # by kubelet, when the call was cut off
 References = list[tuple[Any, ...]]  # the claim's number and the requests, for each container of a pod
 CONTAINERS = st.lists(st.sampled_from(sorted(node_claims.LIMITS)), min_size=1, max_size=2)
-MOMENTS = st.integers(1, 12)
+MOMENTS = st.integers(1, 8)
 NUMBERS = st.integers(0, 9999)
 ANYWAY = (None,)  # for a step that is on nobody
 
@@ -110,7 +110,7 @@ class NodeMachine(RuleBasedStateMachine):
             self._run(self._whole(kind.act(on, told)))
 
     def _steps_of_the_node(self) -> dict[str, Kind]:
-        steps, runtime = self.steps, self.stage.node.runtime
+        steps = self.steps
         return {
             "create": Kind(8, lambda: self._free_places(is_prepared=True), lambda place, _: steps.create(place)),
             "start": Kind(10, lambda: self._in(ContainerState.CREATED), lambda one, _: steps.start(one)),
@@ -129,7 +129,7 @@ class NodeMachine(RuleBasedStateMachine):
             "record_pids_late": Kind(1, self._unbound, lambda one, _: steps.record_pids_late(one)),
             "ensure_late": Kind(2, self._released, lambda one, _: steps.ensure_late(one)),
             "create_unprepared": Kind(1, lambda: self._free_places(is_prepared=False), lambda place, _: steps.create(place)),
-            "drop_session": Kind(1, lambda: ANYWAY, lambda _, __: runtime.restart()),
+            "drop_session": Kind(1, lambda: ANYWAY, lambda _, __: self.stage.drop_session()),
         }
 
     def _faults(self) -> dict[str, Kind]:

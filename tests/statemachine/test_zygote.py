@@ -85,6 +85,13 @@ def test_children_end_with_the_zygote(tmp_path: Path) -> None:
     os.close(pidfd)
 
 
+def test_zygote_ends_well_when_nobody_has_asked_how_a_child_ended(tmp_path: Path) -> None:
+    with Zygote(["vgpu_testkit.zygote_sample"]) as zygote:
+        child = _start(zygote, "leave", tmp_path / "log", "0")
+        while child.is_running:
+            time.sleep(0.001)
+
+
 def _is_alive(pidfd: int) -> bool:
     try:
         signal.pidfd_send_signal(pidfd, 0)

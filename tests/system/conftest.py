@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import subprocess
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -14,15 +13,6 @@ import pytest
 from vgpu_testkit.crash_control import CrashControl
 from vgpu_testkit.crashing_daemon import crashing
 from vgpu_testkit.dra_bench import DraBench, make_bench, make_kubelet
-
-REPOSITORY = Path(__file__).parents[2]
-
-
-@pytest.fixture(scope="session")
-def native() -> Path:
-    """The directory the Makefile of tests/native builds into, up to date."""
-    subprocess.run(["make", "--silent", "-C", str(REPOSITORY / "tests/native")], check=True)
-    return REPOSITORY / "build/native"
 
 
 @pytest.fixture

@@ -32,6 +32,8 @@ class Stage:
         self.doubtful: Manifest | None = None  # prepared or not: its call was cut off
         self.incarnation = 0  # of dra-plugin, which forgets released ids when it ends
         self._session = 0
+        self._is_settled = False  # nothing has come or gone since the services found each other
+        self._is_restored = False  # dra-plugin has had the time to write what a reboot took away
 
     @property
     def session(self) -> int:
@@ -102,6 +104,7 @@ class Stage:
             self.victim = None
 
     def kill(self, victim: Service) -> None:
+        self._is_settled = False
         victim.kill()
         if victim is self.node.nri:
             for one in self.model.tracked:
@@ -111,7 +114,14 @@ class Stage:
         if service is self.node.dra:
             self.incarnation += 1
             self._session = 0
+            self._is_restored = False
+        self._is_settled = False
         service.start()
+
+    async def drop_session(self) -> None:
+        """The runtime closes its connection to nri-plugin, and listens anew."""
+        self._is_settled = False
+        await self.node.runtime.restart()
 
     async def crash(self, service: Service) -> None:
         """The service is killed at rest, and starts again."""
@@ -159,12 +169,16 @@ class Stage:
         Raises:
             AssertionError: it is not.
         """
-        await self.node.settle()
+        if not self._is_settled:
+            await self.node.settle()
         if self.is_whole:
             await self._note_what_was_heard()
+        self._is_settled = True
         if self.node.dra.is_up:
             await until(self._is_trash_empty, "the trash is not emptied")
-            await until(self._are_specs_there, "not every prepared claim has its CDI file")
+            if not self._is_restored:
+                await until(self._are_specs_there, "not every prepared claim has its CDI file")
+                self._is_restored = True
         disk = node_model.look(self.node.layout, self.node.node.cdi_dir)
         if self.doubtful is not None and self.node.dra.is_up:
             self._resolve(self.doubtful, disk)
@@ -184,7 +198,7 @@ class Stage:
 
     async def _note_what_was_heard(self) -> None:
         """dra-plugin has heard of every end that it has yet to hear of, after the runtime's list if that came anew."""
-        session = (await self.node.dra.debug("state"))["nri_session"]
+        session = self._session if self._is_settled else (await self.node.dra.debug("state"))["nri_session"]
         is_compared, self._session = session != self._session, session
         for one in self.model.tracked:
             compared = _compared(one, session) if is_compared else dict(zip(Status, Status, strict=True))

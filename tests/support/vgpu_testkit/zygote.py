@@ -56,7 +56,8 @@ class Zygote:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """Ends the zygote and every child that still runs."""
         self._orders.close()
-        self._process.wait(_END_S)
+        code = self._process.wait(_END_S)
+        assert code == 0 or error is not None, f"the zygote ends with {code}"
 
     def start(self, what: Start) -> ZygoteProcess:
         """A new child, which runs."""

@@ -6,6 +6,7 @@ child is told without being asked. Ends when its socket is closed, and with it a
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import importlib
@@ -26,6 +27,11 @@ _LIBC = ctypes.CDLL(None)
 
 def main() -> None:
     """`argv`: the descriptor of the socket, then the modules to import."""
+    with contextlib.suppress(ConnectionError):  # closed over there, with the end of a child unread
+        _serve()
+
+
+def _serve() -> None:
     orders = socket.socket(fileno=int(sys.argv[1]))
     for name in sys.argv[2:]:
         importlib.import_module(name)

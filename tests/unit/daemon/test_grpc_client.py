@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import select
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
@@ -124,6 +125,24 @@ async def test_restarted_peer_is_found_again(serving: Serving, peer: PeerSocket)
         await ask(peer)
     async with serving():
         assert (await ask(peer)).changed is True
+
+
+async def test_connection_that_breaks_while_it_is_made_is_not_ready(peer: PeerSocket, socket_path: Path) -> None:
+    """The peer dies with the connection in its backlog, before the client's first bytes."""
+    loop = asyncio.get_running_loop()
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(socket_path))
+    listener.listen(8)
+
+    def close_when_dialled() -> None:
+        if select.select([listener], [], [], 0)[0]:
+            listener.close()
+        else:
+            loop.call_soon(close_when_dialled)
+
+    loop.call_soon(close_when_dialled)
+
+    assert await refusal(peer) == f"dra-plugin broke the connection while it was made ({socket_path})"
 
 
 async def test_connection_that_breaks_within_a_call_is_not_ready(serving: Serving, peer: PeerSocket, socket_path: Path) -> None:

@@ -18,6 +18,7 @@ from grpclib.const import Status
 from grpclib.exceptions import GRPCError, StreamTerminatedError
 
 from vgpu_daemon import context
+from vgpu_daemon.crowd import Bound
 from vgpu_daemon.grpc_server import GrpcServer, Limits
 from vgpu_proto import registrations
 from vgpu_state import errors
@@ -195,7 +196,7 @@ async def test_caller_of_another_uid_is_hung_up_on(serving: Serving, socket_path
 
 async def test_more_connections_than_allowed_are_hung_up_on(serving: Serving, socket_path: Path) -> None:
     async with (
-        serving(limits=Limits(max_connections=2)) as server,
+        serving(limits=Limits(connections=Bound(of_all=2, of_group=2))) as server,
         Channel(path=str(socket_path)) as one,
         Channel(path=str(socket_path)) as other,
         Channel(path=str(socket_path)) as third,

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 from grpclib.client import Channel
+from grpclib.exceptions import StreamTerminatedError
 
 from vgpu_daemon import sockets
+from vgpu_daemon.crowd import Bound
 from vgpu_daemon.grpc_server import GrpcServer, Limits
 from vgpu_proto import registry
 
@@ -23,6 +25,28 @@ class Answering(registry.VDeviceRegistryBase):
     async def register_container_device(
         self, container_device_request: registry.ContainerDeviceRequest
     ) -> registry.ContainerDeviceResponse:
+        return registry.ContainerDeviceResponse()
+
+
+class Holding(registry.VDeviceRegistryBase):
+    """Holds every registration until it is let go."""
+
+    def __init__(self) -> None:
+        self.let_go = asyncio.Event()
+        self._here = 0
+        self._came = asyncio.Condition()
+
+    async def are_here(self, count: int) -> None:
+        async with self._came:
+            await self._came.wait_for(lambda: self._here >= count)
+
+    async def register_container_device(
+        self, container_device_request: registry.ContainerDeviceRequest
+    ) -> registry.ContainerDeviceResponse:
+        async with self._came:
+            self._here += 1
+            self._came.notify_all()
+        await self.let_go.wait()
         return registry.ContainerDeviceResponse()
 
 
@@ -46,7 +70,7 @@ async def is_open(reader: asyncio.StreamReader) -> bool:
 
 async def test_a_group_at_its_limit_is_refused_and_another_group_is_served(short_dir: Path) -> None:
     groups = iter(["hoarder", "hoarder", "hoarder", "neighbour"])
-    limits = Limits(group_of=lambda _: next(groups), max_connections_per_group=2)
+    limits = Limits(group_of=lambda _: next(groups), connections=Bound(of_all=256, of_group=2))
 
     async with serving(short_dir / "s", limits):
         pairs = [await asyncio.open_unix_connection(short_dir / "s") for _ in range(3)]
@@ -58,6 +82,24 @@ async def test_a_group_at_its_limit_is_refused_and_another_group_is_served(short
 
     assert opened == [True, True, False]
     assert answer == registry.ContainerDeviceResponse()
+
+
+async def test_calls_beyond_a_groups_part_are_refused_unprocessed_until_one_ends(short_dir: Path) -> None:
+    service = Holding()
+    server = GrpcServer([service], name="test", limits=Limits(streams=Bound(of_all=256, of_group=2)))
+    await server.start(sockets.publish(short_dir / "s", mode=0o600))
+    async with Channel(path=str(short_dir / "s")) as channel, asyncio.TaskGroup() as calls:
+        stub = registry.VDeviceRegistryStub(channel)
+        held = [calls.create_task(stub.register_container_device(CALL)) for _ in range(2)]
+        await service.are_here(2)
+
+        with pytest.raises(StreamTerminatedError, match="error_code: 7"):
+            await stub.register_container_device(CALL)
+        service.let_go.set()
+        await asyncio.wait(held)
+
+        assert await stub.register_container_device(CALL) == registry.ContainerDeviceResponse()
+    await server.stop(1)
 
 
 async def test_a_connection_without_a_call_is_closed(short_dir: Path) -> None:

@@ -47,14 +47,14 @@ class _Watch:
         return self._now_s
 
 
-def _service(watch: _Watch) -> PluginService:
+def _service(watch: _Watch, ledger: Ledger | None = None) -> PluginService:
     session = Session()
     session.register(at_ns=1)
     session.configure(runtime_name="containerd", runtime_version="v2.1.9")
     return PluginService(
         session,
         surroundings=Surroundings(
-            partitions=_Broken(), ledger=Ledger(), telemetry=Telemetry(), clock=watch.clock, boottime_ns=lambda: 2
+            partitions=_Broken(), ledger=ledger or Ledger(), telemetry=Telemetry(), clock=watch.clock, boottime_ns=lambda: 2
         ),
         notices=Notices(
             synchronized=lambda: watch.told.append("synchronized"),
@@ -82,6 +82,16 @@ async def test_bug_of_ours_is_an_error_reply_that_names_the_container(method: st
 
     assert answer.code == 13
     assert answer.message.startswith(f"{said} for container team-a/train-0/train: internal error of nri-plugin: ")
+
+
+async def test_release_is_kept_to_be_said_again_whatever_ends_the_call() -> None:
+    ledger = Ledger()
+    service = _service(_Watch(), ledger)
+    await _answer(service, "CreateContainer", nri_messages.create())
+
+    await _answer(service, "StopContainer", nri_messages.stop())
+
+    assert list(ledger.undelivered.values()) == [Stage.STOPPED]
 
 
 async def test_container_that_lost_its_grant_is_not_started() -> None:

@@ -5,7 +5,8 @@ Runs in worker threads, one operation per claim at a time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -162,28 +163,16 @@ class Partitions:
 
     def stop(self, runtime_id: RuntimeId) -> None:
         """The container's requests are free, its directory stays. An unknown id is a success."""
-        self._ledger.remember_released(runtime_id, now_s=self._clock())
-        place = self._ledger.find(runtime_id)
-        if place is None:
-            return
-        uid, name = place
-        with self._ledger.claim(uid):
-            binding = self._ledger.bindings(uid).get(name)
-            if binding is None or binding.runtime_id != runtime_id or binding.state is HolderState.STOPPED:
-                return
-            self._write(uid, name, partition.stopped(binding))
+        with self._releasing(runtime_id) as held:
+            if held is not None and held[2].state is not HolderState.STOPPED:
+                uid, name, binding = held
+                self._write(uid, name, partition.stopped(binding))
 
     def remove(self, runtime_id: RuntimeId) -> None:
         """The container's directory is in the trash. An unknown id is a success."""
-        self._ledger.remember_released(runtime_id, now_s=self._clock())
-        place = self._ledger.find(runtime_id)
-        if place is None:
-            return
-        uid, name = place
-        with self._ledger.claim(uid):
-            binding = self._ledger.bindings(uid).get(name)
-            if binding is not None and binding.runtime_id == runtime_id:
-                self._discard(uid, name)
+        with self._releasing(runtime_id) as held:
+            if held is not None:
+                self._discard(held[0], held[1])
 
     def synchronize(self, session: int, replayed: Collection[Replayed]) -> Comparison:
         """Compares what the runtime says lives with what is bound. Releases only what an earlier session left: bound, absent
@@ -240,6 +229,19 @@ class Partitions:
         """PIDs in the container's cgroup, by its recorded path or by its id."""
         return self._procfs.cgroup_pids(binding.cgroup, binding.runtime_id)
 
+    @contextmanager
+    def _releasing(self, runtime_id: RuntimeId) -> Iterator[tuple[ClaimUid, PartitionName, Binding] | None]:
+        """What this runtime id holds, with its claim held, or None. From here on a late Ensure for the id is refused."""
+        self._ledger.remember_released(runtime_id, now_s=self._clock())
+        place = self._ledger.find(runtime_id)
+        if place is None:
+            yield None
+            return
+        uid, name = place
+        with self._ledger.claim(uid):
+            binding = self._ledger.bindings(uid).get(name)
+            yield (uid, name, binding) if binding is not None and binding.runtime_id == runtime_id else None
+
     def _record_missed_starts(self, bound: Collection[Replayed]) -> frozenset[RuntimeId]:
         """Those that run, whose start was not recorded, and cannot be: they do not show what we gave them."""
         started = {b.runtime_id for _, _, b in self._ledger.all_bindings() if b.is_started or b.state is HolderState.STOPPED}
@@ -291,9 +293,7 @@ class Partitions:
         return *place, binding
 
     def _check_mounts(self, uid: ClaimUid, name: PartitionName, pid: int, who: str) -> None:
-        record = self._ledger.records[uid]
-        own = self._procfs.mounts("self")
-        rules = self._node.rules
+        own, rules, record = self._procfs.mounts("self"), self._node.rules, self._ledger.records[uid]
         mounts = partition.container_mounts(record, name, host=rules.host, library_version=rules.library_version)
         expected = [start_check.expect(m, agent_path=self._node.agent_path(m.source), own_mounts=own) for m in mounts]
         start_check.check_mount_table(self._procfs.mounts(pid), expected, who=who)

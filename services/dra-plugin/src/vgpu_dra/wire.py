@@ -120,7 +120,9 @@ def text(value: object, field: str) -> str:
 
 
 def _grants(entries: Iterable[partitions.Grant]) -> tuple[grants.ShownGrant, ...]:
-    shown = tuple(grants.parse_grant(e.key, e.value) for e in entries)
+    shown_entries = list(entries)
+    grants.check_count(len(shown_entries))
+    shown = tuple(grants.parse_grant(e.key, e.value) for e in shown_entries)
     if len({g.key for g in shown}) < len(shown):
         raise MalformedInput("the same grant is shown twice")
     return shown

@@ -219,14 +219,12 @@ class PluginService:
     async def _deliver_release(self, hook: str, runtime_id: str, stage: Stage, deadline_s: float) -> _Done:
         """The runtime would ignore an error, and says it once: what dra-plugin did not hear is kept and said again."""
         self._ledger.release(runtime_id, stage)
+        # Kept first, so that nothing which ends this call, foreseen or not, can lose it.
+        self._ledger.keep_release(runtime_id, stage)
         outcome, reason = telemetry.OK, ""
         try:
             await self._partitions.release(runtime_id, stage, deadline_s=deadline_s)
-        except asyncio.CancelledError:
-            self._ledger.keep_release(runtime_id, stage)
-            raise
         except (NotReady, grpc_status.PeerFailed) as exc:
-            self._ledger.keep_release(runtime_id, stage)
             outcome, reason = telemetry.UNDELIVERED, str(exc)
         except VgpuError as exc:
             # It was heard, and saying it again would not help.

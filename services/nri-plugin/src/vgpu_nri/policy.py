@@ -45,8 +45,9 @@ def claims_of(container: VgpuContainer) -> tuple[ClaimUid, ...]:
     """The claims whose grants the container shows, ascending.
 
     Raises:
-        MalformedInput: a grant is not of its form.
+        MalformedInput: a grant is not of its form, or there are more than a container can have.
     """
+    grants.check_count(len(container.grants))
     return tuple(sorted({grants.parse_grant(key, value).claim_uid for key, value in container.grants}))
 
 

@@ -15,6 +15,7 @@ import structlog
 
 from vgpu_daemon import logs, run, sockets
 from vgpu_daemon.context import Peer
+from vgpu_daemon.crowd import Bound
 from vgpu_daemon.endpoint import Endpoint
 from vgpu_daemon.grpc_client import PeerSocket
 from vgpu_daemon.grpc_server import GrpcServer, Limits
@@ -128,10 +129,11 @@ def _limits(procfs: Procfs) -> Limits:
     return Limits(
         allowed_uids=None,
         max_message_bytes=16 << 10,
-        max_connections=_MAX_CONNECTIONS,
+        # One call each: a pod whose processes all start at once is far below its part; eight pods at theirs take some 160 MiB.
+        connections=Bound(of_all=_MAX_CONNECTIONS, of_group=512),
+        streams=Bound(of_all=_MAX_CONNECTIONS, of_group=512),
         idle_s=10.0,  # a client connects to call at once
         group_of=pod_of,
-        max_connections_per_group=1280,  # above the 1024 calls of one container that may wait
     )
 
 

@@ -65,4 +65,9 @@ class PeerSocket:
             raise NotReady(f"{self._peer} is away: {exc.strerror or exc} ({self._path})") from exc
         except StreamTerminatedError as exc:
             raise NotReady(f"{self._peer} broke the connection: {exc} ({self._path})") from exc
+        except AttributeError as exc:
+            # grpclib hands out a connection that was lost before its first bytes, and stumbles over what is left of it.
+            if exc.name != "_transport":
+                raise
+            raise NotReady(f"{self._peer} broke the connection while it was made ({self._path})") from exc
         return answer

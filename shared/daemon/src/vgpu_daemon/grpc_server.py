@@ -11,67 +11,24 @@ import asyncio
 import os
 import socket
 import struct
-from collections import Counter
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 import structlog
 from grpclib.const import Cardinality, Handler, Status
-from grpclib.encoding.proto import ProtoCodec
 from grpclib.events import RecvRequest, listen
 from grpclib.exceptions import GRPCError
-from grpclib.protocol import EventsProcessor, H2Protocol
+from grpclib.protocol import H2Protocol
 from grpclib.server import Server, Stream
-from h2.errors import ErrorCodes
-from h2.events import DataReceived, Event, StreamReset
 
 from vgpu_daemon import context, grpc_status
+from vgpu_daemon.bounded_streams import BoundedProcessor
+from vgpu_daemon.crowd import Bound, Crowd
+from vgpu_daemon.strict_codec import StrictCodec
 from vgpu_state.errors import VgpuError
 
 _log = structlog.get_logger()
-_GRPC_PREFIX_BYTES = 5
-
-
-class _StrictCodec(ProtoCodec):
-    """Protobuf and betterproto messages; bytes that are none are the caller's fault, not ours."""
-
-    def decode(self, data: bytes, message_type: Any) -> Any:  # Any: grpclib's own signature
-        try:
-            return super().decode(data, message_type)
-        except Exception as exc:  # codecs raise whatever their parser raises
-            raise GRPCError(Status.INVALID_ARGUMENT, f"{message_type.__name__} is malformed") from exc
-
-
-class _Processor(EventsProcessor):
-    max_message_bytes = 0
-
-    def process(self, event: Event) -> None:
-        try:
-            super().process(event)
-        except NotImplementedError:
-            return  # a frame type that grpclib does not know is no reason to drop the connection
-
-    def process_data_received(self, event: DataReceived) -> None:
-        stream = self.streams.get(event.stream_id)
-        super().process_data_received(event)
-        if stream is None or not stream.closable:
-            return  # one read may bring several frames, the later ones of a stream that an earlier one had reset
-        # Every method takes one message, so the bytes of a stream are the bytes of its message.
-        if stream.data_received > self.max_message_bytes + _GRPC_PREFIX_BYTES:
-            stream.reset_nowait(ErrorCodes.ENHANCE_YOUR_CALM)
-            stream.__terminated__("message too large")
-            self._cancel(stream)
-
-    def process_stream_reset(self, event: StreamReset) -> None:
-        stream = self.streams.get(event.stream_id)
-        if stream is not None:
-            stream.__terminated__("stream reset")
-            self._cancel(stream)
-
-    def _cancel(self, stream: Any) -> None:  # Any: grpclib.protocol.Stream has no public name
-        if stream in cast(Any, self.handler)._tasks:  # a finished call may be gone from there already
-            self.handler.cancel(stream)
 
 
 class _Protocol(H2Protocol):
@@ -89,8 +46,9 @@ class _Protocol(H2Protocol):
             cast(asyncio.Transport, transport).abort()
             return
         super().connection_made(transport)
-        self.processor = _Processor(self.handler, self.connection)
+        self.processor = BoundedProcessor(self.handler, self.connection)
         self.processor.max_message_bytes = self.owner.limits.max_message_bytes
+        self.processor.crowd, self.processor.group = self.owner.streams, self.group
         self._watch_idleness()
 
     def data_received(self, data: bytes) -> None:
@@ -154,22 +112,27 @@ def unary(method: Callable[[Any], Awaitable[Any]], request: type, response: type
     return Handler(serve, Cardinality.UNARY_UNARY, request, response)
 
 
+# A connection costs some 24 KiB, a stream whose request has not come 16 KiB more.
+_FEW_CONNECTIONS = Bound(of_all=256, of_group=256)
+_FEW_STREAMS = Bound(of_all=1024, of_group=1024)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """What peers may do. `allowed_uids` None lets every uid connect; a request must be whole `receive_s` after its headers.
 
-    `group_of` names whom a peer belongs to, and `max_connections_per_group` is what all of one group may have. A connection
-    that carries no call for `idle_s` is closed; None lets it stay, as kubelet's does.
+    `group_of` names whom a peer belongs to; all of one group share its bounds (None: all peers are one group). A connection that
+    carries no call for `idle_s` is closed; None lets it stay, as kubelet's does.
     """
 
     # Our own uid too: who has it could be us. On a node it is 0.
     allowed_uids: frozenset[int] | None = field(default_factory=lambda: frozenset({0, os.geteuid()}))
     max_message_bytes: int = 1 << 20
-    max_connections: int = 256
+    connections: Bound = _FEW_CONNECTIONS
+    streams: Bound = _FEW_STREAMS
     receive_s: float = 10.0
     idle_s: float | None = None
     group_of: Callable[[context.Peer], str] | None = None
-    max_connections_per_group: int = 256
 
 
 class GrpcServer:
@@ -180,7 +143,8 @@ class GrpcServer:
         self.name = name
         self.limits = limits
         self.connections: set[_Protocol] = set()
-        self._connections_by_group: Counter[str] = Counter()
+        self._connected = Crowd(limits.connections)
+        self.streams = Crowd(limits.streams)
         self._server: _Server | None = None
 
     def admit(self, protocol: _Protocol) -> bool:
@@ -189,26 +153,20 @@ class GrpcServer:
         if limits.allowed_uids is not None and peer.uid not in limits.allowed_uids:
             _log.warning("connection refused", socket=self.name, peer_pid=peer.pid, uid=peer.uid, reason="uid not allowed")
             return False
-        if len(self.connections) >= limits.max_connections:
+        protocol.group = "" if limits.group_of is None else limits.group_of(peer)
+        if not self._connected.enter(protocol.group):
             return False
-        if limits.group_of is not None:
-            protocol.group = limits.group_of(peer)
-            if self._connections_by_group[protocol.group] >= limits.max_connections_per_group:
-                return False
         self.connections.add(protocol)
-        self._connections_by_group[protocol.group] += 1
         return True
 
     def dismiss(self, protocol: _Protocol) -> None:
         """A connection has ended."""
         if protocol in self.connections:
             self.connections.discard(protocol)
-            self._connections_by_group[protocol.group] -= 1
-            if not self._connections_by_group[protocol.group]:
-                del self._connections_by_group[protocol.group]
+            self._connected.leave(protocol.group)
 
     async def start(self, listener: socket.socket) -> None:
-        server = _Server(self._services, codec=_StrictCodec())
+        server = _Server(self._services, codec=StrictCodec())
         server.owner = self
         server._mapping = _Mapping({path: self._guarded(path, h) for path, h in server._mapping.items()})
         listen(server, RecvRequest, _bind_context)

@@ -12,7 +12,6 @@ MANAGER_DIR: Final = "/etc/vgpu-manager"
 CONFIG_DIR: Final = f"{MANAGER_DIR}/config"
 REGISTRY_DIR: Final = f"{MANAGER_DIR}/registry"
 LIBRARY: Final = f"{MANAGER_DIR}/driver/libvgpu-control.so"
-HOST_PROC_DIR: Final = f"{MANAGER_DIR}/.host_proc"
 PRELOAD_LIST: Final = "/etc/ld.so.preload"
 # The library's scratch: a lock, a memory ledger and a compute ledger per container.
 SCRATCH_DIRS: Final = ("/tmp/.vgpu_lock", "/tmp/.vmem_node", "/tmp/.sm_node")

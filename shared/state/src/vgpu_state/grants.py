@@ -8,12 +8,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import islice
 
 from vgpu_state import ids
 from vgpu_state.errors import MalformedInput
 from vgpu_state.ids import ClaimUid, DeviceName, GrantKey, Nonce, PoolName, RequestName, ShareId
 
 ENV_PREFIX = "VGPU_GRANT_"
+MAX_GRANTS = 32  # a claim has at most 32 results, and a container the grants of one claim
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,10 +42,24 @@ def encode_grant_env(*, key: GrantKey, claim_uid: ClaimUid, request: RequestName
 
 
 def grant_entries(env: Iterable[str]) -> list[tuple[str, str]]:
-    """(key, value) of every entry whose name starts as a grant's does; a container with none is not ours."""
-    return [
+    """(key, value) of the entries whose name starts as a grant's does; a container with none is not ours.
+
+    At most one more than a container can have: env comes from images and pods, and what is too much is refused unread.
+    """
+    entries = (
         (entry[len(ENV_PREFIX) :].partition("=")[0], entry.partition("=")[2]) for entry in env if entry.startswith(ENV_PREFIX)
-    ]
+    )
+    return list(islice(entries, MAX_GRANTS + 1))
+
+
+def check_count(count: int) -> None:
+    """Returns when a container may show so many grants.
+
+    Raises:
+        MalformedInput: it shows more than one claim can give.
+    """
+    if count > MAX_GRANTS:
+        raise MalformedInput(f"more than {MAX_GRANTS} grants ({ENV_PREFIX}…) are shown; a claim gives at most {MAX_GRANTS}")
 
 
 def parse_grant(key: str, value: str) -> ShownGrant:

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from vgpu_dra.policy.admission import OUR_DESTINATIONS, is_below
-from vgpu_state import container_abi
 from vgpu_state.container_abi import Mount
 from vgpu_state.errors import PreconditionFailed
 from vgpu_state.mountinfo import MountEntry, visible_mount
@@ -74,8 +73,6 @@ def _fits(seen: MountEntry, item: Expected) -> bool:
 
 
 def _is_in_ours(path: str) -> bool:
-    if path == container_abi.HOST_PROC_DIR:
-        return False
     return any(path == ours or is_below(path, ours) for ours in OUR_DESTINATIONS)
 
 
