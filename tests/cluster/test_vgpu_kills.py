@@ -56,7 +56,7 @@ def table(request: pytest.FixtureRequest) -> Iterator[dict[str, Counter[str]]]:
             terminal.write_line(f"{killed:<16}{fates}{row['seconds']:>12} s")
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(500)
 @pytest.mark.parametrize("turn", range(_ROUNDS))
 @pytest.mark.parametrize("killed", _KILLED)
 def test_pods_run_or_fail_with_a_reason_when_a_process_is_killed(

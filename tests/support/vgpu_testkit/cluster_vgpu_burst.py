@@ -11,7 +11,8 @@ from vgpu_testkit.cluster_vgpu_pods import END, Box, Namespace, claim_spec, pod,
 from vgpu_testkit.manifests import GIB
 from vgpu_testkit.vgpu_node import Slice
 
-_SETTLED_S = 120.0
+# Kubelet asks again for what could not be prepared when it next looks at the pod, which it does every 60 to 90 s.
+_SETTLED_S = 200.0
 _POLL_S = 0.5
 
 # What each kind of pod is given.
@@ -61,7 +62,7 @@ class Burst:
             del self._pods[name]
 
     def fates(self) -> list[Fate]:
-        """What became of the pods that were not deleted, once all are settled or two minutes have passed."""
+        """What became of the pods that were not deleted, once all are settled or some minutes have passed."""
         began = time.monotonic()
         while True:
             fates = [self._fate(name) for name in self._pods]

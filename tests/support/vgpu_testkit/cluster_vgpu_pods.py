@@ -31,7 +31,8 @@ END = SCRIPT + "sleep 1"
 
 _RUNNING_S = 90.0
 _TOLD_S = 60.0
-_GONE_S = 90.0
+# A kubelet that was away when a pod went finds out about its claims once a minute.
+_GONE_S = 120.0
 
 
 def request(name: str, *, memory: str, cores: str, count: int | None = None) -> Object:
@@ -205,7 +206,7 @@ class Namespace:
         """Deletes all pods, claims and templates; returns when they are gone, on the node too.
 
         Raises:
-            NotSettled: something is left after 90 s.
+            NotSettled: something is left after two minutes.
         """
         api = self.vgpu.cluster.api
         for collection in (PODS, CLAIMS, TEMPLATES):
