@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from vgpu_state import container_abi
 from vgpu_state.ids import DeviceName, GpuUuid
 
 DRIVER = "manager.nvidia.com"
+WHOLE_CORES_PERCENT = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +41,11 @@ class Gpu:
     @property
     def vgpu_device(self) -> DeviceName:
         return DeviceName(f"vgpu-{self.minor}")
+
+    @property
+    def has_slot(self) -> bool:
+        """Whether the limits file has a slot at this GPU's index."""
+        return self.index < container_abi.MAX_DEVICES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

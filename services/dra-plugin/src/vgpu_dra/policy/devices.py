@@ -8,13 +8,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from vgpu_dra.inventory import Gpu, Inventory
+from vgpu_dra.inventory import WHOLE_CORES_PERCENT, Gpu, Inventory
 from vgpu_dra.slice_documents import Document
 from vgpu_state import container_abi
 
 _MIB = 1 << 20
 _STEP_BYTES = _MIB
-_WHOLE_PERCENT = 100
 _MAX_TEXT = 64  # the API's limit for the value of a string or version attribute
 _STANDARD = "resource.kubernetes.io"
 
@@ -46,7 +45,7 @@ def semver(version: str) -> str | None:
 
 def _reason_to_withhold(gpu: Gpu) -> str | None:
     # One device that the API server cannot take would cost the whole slice; one that Prepare refuses, every pod that gets it.
-    if gpu.index >= container_abi.MAX_DEVICES:
+    if not gpu.has_slot:
         return f"GPU {gpu.uuid} has index {gpu.index}; the limits file has slots 0 to {container_abi.MAX_DEVICES - 1}"
     if gpu.memory_bytes < 2 * _STEP_BYTES:
         return f"GPU {gpu.uuid} has {gpu.memory_bytes} bytes of memory"
@@ -60,13 +59,13 @@ def _vgpu(gpu: Gpu, inventory: Inventory) -> Document:
         "allowMultipleAllocations": True,
         "attributes": {
             "type": {"string": "vgpu"},
-            "coreRatio": {"int": _WHOLE_PERCENT},
-            "memoryRatio": {"int": _WHOLE_PERCENT},
+            "coreRatio": {"int": WHOLE_CORES_PERCENT},
+            "memoryRatio": {"int": WHOLE_CORES_PERCENT},
             **_attributes(gpu, inventory),
         },
         "capacity": {
             # What a claim omits is the whole.
-            "cores": _capacity(str(_WHOLE_PERCENT), lowest="0", step="1"),
+            "cores": _capacity(str(WHOLE_CORES_PERCENT), lowest="0", step="1"),
             "memory": _capacity(memory, lowest="1Mi", step="1Mi"),
         },
     }

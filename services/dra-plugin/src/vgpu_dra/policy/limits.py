@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from vgpu_dra.inventory import Gpu, Inventory
-from vgpu_state import container_abi
+from vgpu_dra.inventory import WHOLE_CORES_PERCENT, Gpu, Inventory
 from vgpu_state.claims import ClaimRef, PodRef, PreparedResult
 from vgpu_state.errors import PreconditionFailed
 from vgpu_state.ids import ContainerName
 from vgpu_state.vgpu_config import Limits, Slot
-
-WHOLE_CORES_PERCENT = 100
 
 
 def container_limits(
@@ -27,7 +24,7 @@ def container_limits(
         gpu = inventory.by_uuid(share.gpu_uuid)
         if gpu is None:
             raise PreconditionFailed(f"claim {claim} request {share.request}: GPU {share.gpu_uuid} is not on this node any more")
-        if gpu.index >= container_abi.MAX_DEVICES:
+        if not gpu.has_slot:
             raise PreconditionFailed(
                 f"claim {claim} request {share.request}: GPU index {gpu.index} has no slot in the limits file (0 to 15)"
             )

@@ -7,13 +7,11 @@ from dataclasses import replace
 
 from vgpu_dra import cdi
 from vgpu_dra.allocation import AllocatedResult, Allocation
-from vgpu_dra.inventory import Inventory
-from vgpu_state import container_abi, grants
+from vgpu_dra.inventory import WHOLE_CORES_PERCENT, Inventory
+from vgpu_state import grants
 from vgpu_state.claims import AssignmentMode, ClaimRecord, ClaimState, Consumed, Grant, PreparedResult
 from vgpu_state.errors import MalformedInput, PreconditionFailed
 from vgpu_state.ids import Nonce
-
-WHOLE_CORES_PERCENT = 100
 
 
 def plan_prepare(
@@ -56,7 +54,7 @@ def _prepared(
         raise PreconditionFailed(
             f"claim {allocation.claim} request {result.request}: device {result.device} is not on this node, which has {known}"
         )
-    if gpu.index >= container_abi.MAX_DEVICES:
+    if not gpu.has_slot:
         raise PreconditionFailed(
             f"claim {allocation.claim} request {result.request}: GPU index {gpu.index} has no slot in the limits file (0 to 15)"
         )
