@@ -24,6 +24,7 @@ DRIVER = "manager.nvidia.com"
 _CLIENT = "/etc/vgpu-manager/registry/device-client"
 _SOCKET = "/etc/vgpu-manager/registry/socket.sock"
 # Three processes, as a training script with workers has them.
+_PROCESSES = 3
 _WORKLOAD = ("/bin/sh", "-c", "sleep 100000 & sleep 100000 & wait")
 _PATIENCE_S = 20.0
 
@@ -118,7 +119,7 @@ class Story:
         await self.stage.runtime.remove(old)
         found = await self._read_limits(one)
         self.report.check("limits after the restart", expected=one.container.slices, seen=_slices(found))
-        self.report.check_that("the new PIDs are registered", len(found["pids"]) >= 3, seen=found["pids"])
+        self.report.check_that("the new PIDs are registered", len(found["pids"]) >= _PROCESSES, seen=found["pids"])
         self.report.fact(f"{old[:12]} → {one.id[:12]}: a fresh partition under the same path, limits and PIDs right")
 
     async def refuse_fraud(self) -> None:
@@ -163,6 +164,7 @@ class Story:
         spec = ContainerSpec(name=container.name, attempt=attempt, image=IMAGE, command=_WORKLOAD, cdi_devices=tuple(cdi_ids))
         container_id = await self.stage.runtime.create_container(sandbox, spec)
         await self.stage.runtime.start(container_id)
+        await self._until(lambda: len(self._alive(sandbox, container_id)) >= _PROCESSES, f"{container.name} has its processes")
         return container_id
 
     async def _register(self, one: Running) -> None:
@@ -178,12 +180,16 @@ class Story:
 
     def _check_pids(self, one: Running, found: dict[str, Any]) -> str:
         """The list holds every process of the container, by the kernel's word."""
-        procfs = Procfs(proc_root=self.stage.proc_root, cgroup_root=self.stage.cgroup_root)
-        alive = procfs.cgroup_pids(one.sandbox.cgroup_of(one.id), RuntimeId(one.id))
+        alive = self._alive(one.sandbox, one.id)
         missing = sorted(set(alive) - set(found["pids"]))
         self.report.check(f"processes of {one.container.name} that are not in its PID list", expected=[], seen=missing)
-        self.report.check_that(f"{one.container.name} has its three processes", len(alive) >= 3, seen=alive)
+        self.report.check_that(f"{one.container.name} has its three processes", len(alive) >= _PROCESSES, seen=alive)
         return " ".join(str(p) for p in alive)
+
+    def _alive(self, sandbox: Pod, container_id: str) -> tuple[int, ...]:
+        """The container's processes, by the kernel's word."""
+        procfs = Procfs(proc_root=self.stage.proc_root, cgroup_root=self.stage.cgroup_root)
+        return procfs.cgroup_pids(sandbox.cgroup_of(container_id), RuntimeId(container_id))
 
     async def _until(self, condition: Any, what: str) -> None:  # Any: a callable that returns a truth
         async with asyncio.timeout(_PATIENCE_S):

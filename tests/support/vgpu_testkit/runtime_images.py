@@ -33,6 +33,9 @@ _HOST_PROGRAMS = (
     "umount",
     "true",
     "kill",
+    "grep",
+    "cut",
+    "setsid",
 )
 
 
