@@ -139,7 +139,7 @@ async def test_unprepare_waits_for_a_running_container_and_other_claims_do_not(b
     bench.run(CONTAINER)
     await bench.record_start(CONTAINER)
 
-    with pytest.raises(KubeletRefusal, match=r"container train of pod research/two-workers-0 still runs \(1 processes\)"):
+    with pytest.raises(KubeletRefusal, match=r"container train of pod research/two-workers-0 still runs; it is unprepared when"):
         await within_a_second(bench.unprepare(HELD))
 
     await within_a_second(bench.prepare(FREE))
