@@ -156,7 +156,7 @@ async def test_garbage_ends_its_own_connection_only(node: RegistryNode, channel:
     node.runs(CONTAINER, [ME])
     node.bind(CONTAINER)
 
-    @settings(max_examples=300, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=2000, deadline=None, database=None, suppress_health_check=list(HealthCheck))
     @given(raw=GARBAGE)
     def send(raw: bytes) -> None:
         with socket.socket(socket.AF_UNIX) as hostile:
