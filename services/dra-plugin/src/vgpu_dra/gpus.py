@@ -48,18 +48,20 @@ class Gpus:
             self._pending = self._executor.submit(self._read)
         waiting = asyncio.wrap_future(self._pending)
         try:
-            found = await asyncio.wait_for(asyncio.shield(waiting), patience_s)
-        except TimeoutError:
-            self._note(f"NVML has not answered for more than {patience_s:g} s")
-            return
-        except NotReady as exc:
-            self._pending = None
-            self._note(str(exc))
-            return
+            # Not wait_for(): on Python 3.11 it swallows a cancellation that meets the answer, and this task would never end.
+            done, _ = await asyncio.wait((waiting,), timeout=patience_s)
         finally:
             if not waiting.done():
                 waiting.cancel()
+        if not done:
+            self._note(f"NVML has not answered for more than {patience_s:g} s")
+            return
         self._pending = None
+        try:
+            found = waiting.result()
+        except NotReady as exc:
+            self._note(str(exc))
+            return
         self.fault = None
         if found != self._inventory:
             self._inventory = found

@@ -31,7 +31,6 @@ class CloseReason(StrEnum):
     REGISTRATION_REFUSED = "registration_refused"
     NOT_SYNCHRONIZED = "not_synchronized"
     SHUTDOWN = "shutdown"
-    STOPPING = "stopping"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
