@@ -17,10 +17,8 @@ from vgpu_daemon.grpc_server import GrpcServer, Limits
 from vgpu_daemon.run import StartFailed
 from vgpu_dra import config, debug, startup
 from vgpu_dra.claim_state import PreparedClaims
-from vgpu_dra.effects.api_claims import ApiClaims
-from vgpu_dra.effects.api_slices import ApiSlices
+from vgpu_dra.control_plane import ControlPlane
 from vgpu_dra.effects.claims_tree import ClaimsTree
-from vgpu_dra.effects.kube_api import KubeApi
 from vgpu_dra.effects.manifest_claims import ManifestClaims
 from vgpu_dra.effects.node import Node
 from vgpu_dra.effects.nvml import NvmlReader
@@ -33,7 +31,6 @@ from vgpu_dra.metrics import Metrics
 from vgpu_dra.partition_state import Partitions
 from vgpu_dra.partitions_service import PartitionsService
 from vgpu_dra.registrations_service import RegistrationsService
-from vgpu_dra.slice_publisher import SlicePublisher
 from vgpu_dra.workers import TreeWorkers
 from vgpu_state.claims import ClaimRef
 from vgpu_state.errors import StorageFailed
@@ -91,23 +88,14 @@ class App:
         self._housekeeping = Housekeeping(
             trash=self._tree, ledger=self._ledger, claims=self._claims, still_runs=self._partitions.still_runs
         )
-        self._api: KubeApi | None = None
-        self._publisher: SlicePublisher | None = None
-        self._source: ClaimSource = self._claim_source()
-        self._dra = DraNode(self._claims, self._source, self._workers, self._metrics, clock=boottime.boottime_s)
+        self._control_plane: ControlPlane | None = None
+        self._dra = DraNode(self._claims, self._claim_source(), self._workers, self._metrics, clock=boottime.boottime_s)
         self._dra.after_removal = self._housekeeping.empty_trash_soon
         self._kubelet = KubeletSockets(self._dra, KubeletPaths.below(settings.kubelet_dir), clock=boottime.boottime_s)
         self._partitions_service = PartitionsService(
             self._partitions, self._workers, self._metrics, after_removal=self._housekeeping.empty_trash_soon
         )
-        self._metrics.gauge("vgpu_dra_prepared_claims", "Claims with a record", lambda: len(self._ledger.records))
-        self._metrics.gauge(
-            "vgpu_dra_quarantined_claims", "Claims whose record cannot be used", lambda: len(self._ledger.quarantined)
-        )
-        self._metrics.gauge("vgpu_dra_bindings", "Partitions that a container holds", lambda: len(self._ledger.all_bindings()))
-        self._metrics.gauge(
-            "vgpu_dra_partition_conflicts", "Grants that two containers hold at a time: a fault of ours", self._ledger.conflicts
-        )
+        self._metrics.watch(self._ledger)
         self._metrics.gauge(
             "vgpu_dra_unreadable_gpus", "GPUs that NVML counts and says nothing of", lambda: len(self._gpus.unreadable)
         )
@@ -127,18 +115,14 @@ class App:
                 return
             await self._recover()
             await self._serve_all(stop)
-        if self._api is not None:
-            await self._api.close()
 
     def _claim_source(self) -> ClaimSource:
         """Where claims come from the API server, the scheduler learns there what we have; a directory needs no cluster."""
         claims_from = self._settings.claims_from
         if isinstance(claims_from, Path):
             return DirectorySource(ManifestClaims(claims_from))
-        self._api = KubeApi()
-        slices = ApiSlices(self._api, claims_from)
-        self._publisher = SlicePublisher(slices, self._gpus.inventory, self._metrics, node=claims_from)
-        return ApiClaims(self._api)
+        self._control_plane = ControlPlane(node=claims_from, gpus=self._gpus, metrics=self._metrics)
+        return self._control_plane.claims
 
     def _make_tree(self) -> None:
         startup.compare_views(self._settings.agent, self._settings.rules.host, self._settings.host_root)
@@ -189,8 +173,8 @@ class App:
             async with asyncio.TaskGroup() as running:
                 background = [running.create_task(self._gpus.serve(), name="gpus")]
                 background.append(running.create_task(self._housekeeping.serve(), name="housekeeping"))
-                if self._publisher is not None:
-                    background.append(running.create_task(self._publisher.serve(), name="slices"))
+                if self._control_plane is not None:
+                    background.append(running.create_task(self._control_plane.serve(), name="control plane"))
                 await self._kubelet.serve(stop, drain_s=DRAIN_S)
                 for task in background:
                     task.cancel()
@@ -217,14 +201,14 @@ class App:
             return self._phase
         if self._gpus.fault is not None:
             return self._gpus.fault
-        if self._publisher is not None and self._publisher.fault is not None:
-            return self._publisher.fault
+        if self._control_plane is not None and self._control_plane.fault is not None:
+            return self._control_plane.fault
         return self._kubelet.registration.refusal or None
 
     def _inventory_changed(self) -> None:
         self._housekeeping.restore_specs_soon()
-        if self._publisher is not None:
-            self._publisher.inventory_changed()
+        if self._control_plane is not None:
+            self._control_plane.inventory_changed()
 
     def _debug(self) -> dict[str, Callable[[], Any]]:
         return {

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from vgpu_state import container_abi
-from vgpu_state.ids import DeviceName, GpuUuid
+from vgpu_state.claims import DeviceKind
+from vgpu_state.ids import DeviceName, GpuUuid, MigUuid
 
 DRIVER = "manager.nvidia.com"
 WHOLE_CORES_PERCENT = 100
@@ -28,8 +29,35 @@ class Traits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MigDevice:
+    """A MIG device that exists now: one compute instance in a GPU instance, which others made and only they remove.
+
+    `profile` is NVIDIA's name ("1g.10gb", "1g.10gb+me"), `profile_id` the board's number for it (19). `start` and `size` are the
+    GPU instance's memory slices. The counts are of units that the device has, shared ones included.
+    """
+
+    uuid: MigUuid
+    gpu_instance: int
+    compute_instance: int
+    profile: str
+    profile_id: int
+    start: int
+    size: int
+    memory_bytes: int
+    multiprocessors: int
+    copy_engines: int
+    decoders: int
+    encoders: int
+    jpeg_engines: int
+    ofa_engines: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """One GPU: `index` is NVML's (the slot in the limits file), `minor` that of /dev/nvidia<minor> (the device's name)."""
+    """One GPU: `index` is NVML's (the slot in the limits file), `minor` that of /dev/nvidia<minor> (the device's name).
+
+    With `is_mig` the driver lets nothing run on it as a whole; `mig_devices` are those that exist.
+    """
 
     index: int
     minor: int
@@ -37,15 +65,34 @@ class Gpu:
     name: str
     memory_bytes: int
     traits: Traits
+    is_mig: bool = False
+    mig_devices: tuple[MigDevice, ...] = ()
 
     @property
     def vgpu_device(self) -> DeviceName:
         return DeviceName(f"vgpu-{self.minor}")
 
     @property
+    def whole_device(self) -> DeviceName:
+        return DeviceName(f"gpu-{self.minor}")
+
+    def mig_device(self, mig: MigDevice) -> DeviceName:
+        """Source: vgpu-manager pkg/kubeletplugin/deviceinfo.go, static MIG devices."""
+        return DeviceName(f"gpu-{self.minor}-mig-{mig.profile_id}-{mig.start}-{mig.size}")
+
+    @property
     def has_slot(self) -> bool:
         """Whether the limits file has a slot at this GPU's index."""
         return self.index < container_abi.MAX_DEVICES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """What a device's name stands for: a kind of use of `gpu`, of `mig` on it where the kind is MIG."""
+
+    kind: DeviceKind
+    gpu: Gpu
+    mig: MigDevice | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +109,15 @@ class Inventory:
 
     def by_device(self, name: DeviceName) -> Gpu | None:
         return next((g for g in self.gpus if g.vgpu_device == name), None)
+
+    def devices(self) -> dict[DeviceName, Device]:
+        """Every device that the GPUs can be used as, by name, whether it is offered or not."""
+        found: dict[DeviceName, Device] = {}
+        for gpu in self.gpus:
+            found[gpu.vgpu_device] = Device(kind=DeviceKind.VGPU, gpu=gpu)
+            found[gpu.whole_device] = Device(kind=DeviceKind.GPU, gpu=gpu)
+            found |= {gpu.mig_device(m): Device(kind=DeviceKind.MIG, gpu=gpu, mig=m) for m in gpu.mig_devices}
+        return found
 
     def by_uuid(self, uuid: GpuUuid) -> Gpu | None:
         return next((g for g in self.gpus if g.uuid == uuid), None)

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from vgpu_dra.ledger import Ledger
 from vgpu_state.errors import VgpuError
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 45)
@@ -55,6 +56,13 @@ class Metrics:
     def gauge(self, name: str, meaning: str, value: Callable[[], float]) -> None:
         """A number that is asked for when it is scraped."""
         Gauge(name, meaning, registry=self.registry).set_function(value)
+
+    def watch(self, ledger: Ledger) -> None:
+        """Shows how many claims and partitions there are, whenever it is scraped."""
+        self.gauge("vgpu_dra_prepared_claims", "Claims with a record", lambda: len(ledger.records))
+        self.gauge("vgpu_dra_quarantined_claims", "Claims whose record cannot be used", lambda: len(ledger.quarantined))
+        self.gauge("vgpu_dra_bindings", "Partitions that a container holds", lambda: len(ledger.all_bindings()))
+        self.gauge("vgpu_dra_partition_conflicts", "Grants that two containers hold at a time: a fault of ours", ledger.conflicts)
 
     @contextmanager
     def timed(self, operation: str) -> Iterator[None]:

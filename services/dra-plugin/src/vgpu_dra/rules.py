@@ -10,6 +10,14 @@ from vgpu_state.layout import Layout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Ratios:
+    """How much of a GPU is given away in all, in percent: 100 is what it has, more is oversubscribed."""
+
+    cores_percent: int = 100
+    memory_percent: int = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeRules:
     """What this node allows, and which host paths belong to us."""
 

@@ -34,6 +34,14 @@ class AssignmentMode(StrEnum):
     EAGER = "eager"
 
 
+class DeviceKind(StrEnum):
+    """How a device uses its GPU: VGPU as one of several shares, GPU as a whole, MIG as a partition that the hardware keeps."""
+
+    VGPU = "vgpu"
+    GPU = "gpu"
+    MIG = "mig"
+
+
 class HolderState(StrEnum):
     """CREATED: its requests are taken. STOPPED: they are free, the directory stays until the container is removed."""
 

@@ -21,6 +21,7 @@ NodeName = NewType("NodeName", str)
 ShareId = NewType("ShareId", str)
 RuntimeId = NewType("RuntimeId", str)
 GpuUuid = NewType("GpuUuid", str)
+MigUuid = NewType("MigUuid", str)
 PartitionName = NewType("PartitionName", str)
 GrantKey = NewType("GrantKey", str)
 Nonce = NewType("Nonce", str)
@@ -37,6 +38,7 @@ _NODE_FORM = re.compile(rf"{_SUBDOMAIN}\Z")
 _POOL_FORM = re.compile(rf"{_SUBDOMAIN}(?:/{_SUBDOMAIN})*\Z")
 _RUNTIME_ID_FORM = re.compile(r"[0-9a-f]{64}\Z")
 _GPU_FORM = re.compile(rf"GPU-{_UUID}\Z")
+_MIG_FORM = re.compile(rf"MIG-{_UUID}\Z")
 _PARTITION_FORM = re.compile(rf"({_UUID})_({_LABEL})\Z")
 _KEY_FORM = re.compile(r"[0-9a-f]{16}\Z")
 _NONCE_FORM = re.compile(r"[0-9a-f]{32}\Z")
@@ -96,6 +98,11 @@ def parse_runtime_id(text: str) -> RuntimeId:
 def parse_gpu_uuid(text: str) -> GpuUuid:
     """A GPU's UUID as NVML spells it. The enforcement library compares bytes, so upper-case hex digits are refused."""
     return GpuUuid(_match(_GPU_FORM, text, field="GPU UUID", allowed="GPU- and a lower-case UUID"))
+
+
+def parse_mig_uuid(text: str) -> MigUuid:
+    """A MIG device's UUID as NVML spells it since driver 470."""
+    return MigUuid(_match(_MIG_FORM, text, field="MIG UUID", allowed="MIG- and a lower-case UUID"))
 
 
 def parse_grant_key(text: str) -> GrantKey:

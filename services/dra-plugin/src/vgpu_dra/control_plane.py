@@ -1,0 +1,42 @@
+"""What this process asks and tells the API server, put together: the claims, and the devices of this node.
+
+Exists only with `--claims-from=api`: a directory of claims needs no cluster.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from vgpu_dra.effects.api_claims import ApiClaims
+from vgpu_dra.effects.api_slices import ApiSlices
+from vgpu_dra.effects.kube_api import KubeApi
+from vgpu_dra.gpus import Gpus
+from vgpu_dra.metrics import Metrics
+from vgpu_dra.slice_publisher import SlicePublisher
+from vgpu_state.ids import NodeName
+
+
+class ControlPlane:
+    """One connection, and all that goes over it. `node` is the name by which the API server knows this node."""
+
+    def __init__(self, *, node: NodeName, gpus: Gpus, metrics: Metrics) -> None:
+        self._api = KubeApi()
+        self._publisher = SlicePublisher(ApiSlices(self._api, node), gpus.inventory, metrics, node=node)
+        self.claims = ApiClaims(self._api)
+
+    @property
+    def fault(self) -> str | None:
+        """What a person must mend, or None."""
+        return self._publisher.fault
+
+    def inventory_changed(self) -> None:
+        """Has the devices published anew. To be called on the event loop."""
+        self._publisher.inventory_changed()
+
+    async def serve(self) -> None:
+        """Publishes, until cancelled; then the connection is closed."""
+        try:
+            async with asyncio.TaskGroup() as running:
+                running.create_task(self._publisher.serve(), name="slices")
+        finally:
+            await self._api.close()
