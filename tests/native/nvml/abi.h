@@ -24,6 +24,7 @@ typedef enum {
 } nvmlReturn_t;
 
 typedef struct nvml_handle *nvmlDevice_t;
+typedef struct nvml_handle *nvmlGpuInstance_t;
 typedef struct nvml_event_set *nvmlEventSet_t;
 
 typedef struct {
@@ -62,6 +63,28 @@ typedef struct {
     unsigned gpu_instance_id, compute_instance_id;
 } nvmlEventData_t;
 _Static_assert(sizeof(nvmlEventData_t) == 32, "layout of nvmlEventData_t");
+
+enum { NVML_GPU_INSTANCE_PROFILE_COUNT = 18 };
+
+typedef struct {
+    unsigned id, is_p2p_supported, slice_count, instance_count, multiprocessor_count, copy_engine_count, decoder_count, encoder_count,
+        jpeg_count, ofa_count;
+    unsigned long long memory_size_mb;
+} nvmlGpuInstanceProfileInfo_t;
+_Static_assert(sizeof(nvmlGpuInstanceProfileInfo_t) == 48, "layout of nvmlGpuInstanceProfileInfo_t");
+
+typedef struct {
+    nvmlDevice_t device;
+    unsigned id, profile_id, start, size;
+} nvmlGpuInstanceInfo_t;
+_Static_assert(sizeof(nvmlGpuInstanceInfo_t) == 24, "layout of nvmlGpuInstanceInfo_t");
+
+typedef struct {
+    unsigned multiprocessor_count, shared_copy_engine_count, shared_decoder_count, shared_encoder_count, shared_jpeg_count,
+        shared_ofa_count, gpu_instance_slice_count, compute_instance_slice_count;
+    unsigned long long memory_size_mb;
+} nvmlDeviceAttributes_t;
+_Static_assert(sizeof(nvmlDeviceAttributes_t) == 40, "layout of nvmlDeviceAttributes_t");
 
 #define NVML_NO_INSTANCE 0xFFFFFFFFu
 

@@ -6,12 +6,13 @@
 static nvmlReturn_t find_handle(const char *function, const struct selector *selector, nvmlDevice_t *device)
 {
     struct gpu gpu;
-    nvmlReturn_t status = gate_gpu(function, selector, &gpu);
+    struct mig_device mig;
+    nvmlReturn_t status = gate_mig(function, selector, &gpu, &mig);
     if (status != NVML_SUCCESS)
         return status;
     if (device == NULL)
         return NVML_ERROR_INVALID_ARGUMENT;
-    *device = handle_of(gpu.uuid);
+    *device = handle_of(mig.uuid[0] == '\0' ? gpu.uuid : mig.uuid);
     return *device == NULL ? NVML_ERROR_MEMORY : NVML_SUCCESS;
 }
 
@@ -42,8 +43,11 @@ EXPORT nvmlReturn_t nvmlDeviceGetIndex(nvmlDevice_t device, unsigned *index)
 EXPORT nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char *uuid, unsigned length)
 {
     struct gpu gpu;
-    nvmlReturn_t status = gate_device(__func__, device, uuid, &gpu);
-    return status == NVML_SUCCESS ? put_text(gpu.uuid, uuid, length) : status;
+    struct mig_device mig;
+    nvmlReturn_t status = gate_mig(__func__, &(struct selector){.by = BY_EITHER_HANDLE, .handle = device}, &gpu, &mig);
+    if (status != NVML_SUCCESS)
+        return status;
+    return put_text(mig.uuid[0] == '\0' ? gpu.uuid : mig.uuid, uuid, length);
 }
 
 EXPORT nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t device, char *name, unsigned length)
@@ -132,48 +136,4 @@ EXPORT nvmlReturn_t nvmlDeviceGetNumaNodeId(nvmlDevice_t device, unsigned *node)
         return NVML_ERROR_NOT_SUPPORTED;
     *node = (unsigned)gpu.numa_node;
     return NVML_SUCCESS;
-}
-
-EXPORT nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned *current, unsigned *pending)
-{
-    struct gpu gpu;
-    nvmlReturn_t status = gate_device(__func__, device, current, &gpu);
-    if (status != NVML_SUCCESS)
-        return status;
-    if (pending == NULL)
-        return NVML_ERROR_INVALID_ARGUMENT;
-    if (!gpu.has_mig)
-        return NVML_ERROR_NOT_SUPPORTED;
-    *current = *pending = (unsigned)gpu.mig_mode;
-    return NVML_SUCCESS;
-}
-
-EXPORT nvmlReturn_t nvmlDeviceGetMaxMigDeviceCount(nvmlDevice_t device, unsigned *count)
-{
-    struct gpu gpu;
-    nvmlReturn_t status = gate_device(__func__, device, count, &gpu);
-    if (status == NVML_SUCCESS)
-        *count = gpu.has_mig ? (unsigned)gpu.max_mig_devices : 0;
-    return status;
-}
-
-EXPORT nvmlReturn_t nvmlDeviceIsMigDeviceHandle(nvmlDevice_t device, unsigned *is_mig_device)
-{
-    struct gpu gpu;
-    nvmlReturn_t status = gate_device(__func__, device, is_mig_device, &gpu);
-    if (status == NVML_SUCCESS)
-        *is_mig_device = 0;
-    return status;
-}
-
-/* The mock has no MIG instances: a GPU in MIG mode is one nobody has partitioned. */
-EXPORT nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t device, unsigned index, nvmlDevice_t *mig_device)
-{
-    struct gpu gpu;
-    nvmlReturn_t status = gate_device(__func__, device, mig_device, &gpu);
-    if (status != NVML_SUCCESS)
-        return status;
-    if (!gpu.has_mig)
-        return NVML_ERROR_NOT_SUPPORTED;
-    return index < gpu.max_mig_devices ? NVML_ERROR_NOT_FOUND : NVML_ERROR_INVALID_ARGUMENT;
 }

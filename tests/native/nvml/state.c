@@ -1,103 +1,11 @@
-/* JSON to state: one table of fields per kind of object, checked for type, range and unknown names. */
+/* JSON to state. */
 #include "state.h"
 
-#include "../json/json.h"
+#include "fields.h"
+#include "state_mig.h"
 
 #include <stdio.h>
 #include <string.h>
-
-enum field_type {
-    TEXT,    /* string, fits TEXT_SIZE */
-    UINT,    /* whole number */
-    BUS_ID,  /* string */
-    PAIR,    /* [UINT, UINT] into two neighbouring uint64_t */
-    NULLABLE /* UINT or null; null clears the flag at `flag` */
-};
-
-struct field {
-    const char *name;
-    enum field_type type;
-    bool required;
-    size_t at;   /* offset of the value in the target */
-    size_t flag; /* NULLABLE: offset of its bool */
-};
-
-struct problem {
-    char *text;
-    size_t size;
-};
-
-static bool complain(struct problem *why, const char *where, const char *what)
-{
-    if (why->text[0] == '\0')
-        snprintf(why->text, why->size, "%s: %s", where, what);
-    return false;
-}
-
-static bool copy_text(const struct json *node, char *out)
-{
-    if (node->kind != JSON_STRING || node->string[0] == '\0' || strlen(node->string) >= TEXT_SIZE)
-        return false;
-    strcpy(out, node->string);
-    return true;
-}
-
-static bool store_pair(const struct json *node, uint64_t *out)
-{
-    return node->kind == JSON_ARRAY && json_as_uint(node->first, &out[0]) && json_as_uint(node->first->next, &out[1]) &&
-           node->first->next->next == NULL;
-}
-
-static bool store(const struct json *node, const struct field *field, char *target)
-{
-    void *out = target + field->at;
-    switch (field->type) {
-    case TEXT:
-        return copy_text(node, out);
-    case UINT:
-        return json_as_uint(node, out);
-    case BUS_ID:
-        return node->kind == JSON_STRING && parse_bus_id(node->string, out);
-    case PAIR:
-        return store_pair(node, out);
-    case NULLABLE:
-        *(bool *)(target + field->flag) = node->kind != JSON_NULL;
-        return node->kind == JSON_NULL || json_as_uint(node, out);
-    }
-    return false;
-}
-
-static const struct field *find_field(const struct field *fields, const char *name)
-{
-    for (; fields->name != NULL; fields++)
-        if (strcmp(fields->name, name) == 0)
-            return fields;
-    return NULL;
-}
-
-/* Stores every member named in `fields`; members named in `elsewhere` (ends with NULL) are the caller's. */
-static bool read_fields(const struct json *object, const struct field *fields, const char *const *elsewhere, void *target,
-                        struct problem *why)
-{
-    if (object->kind != JSON_OBJECT)
-        return complain(why, "element", "not an object");
-    for (const struct field *field = fields; field->name != NULL; field++)
-        if (field->required && json_member(object, field->name) == NULL)
-            return complain(why, field->name, "missing");
-    for (const struct json *member = object->first; member != NULL; member = member->next) {
-        const struct field *field = find_field(fields, member->key);
-        const char *const *other = elsewhere;
-        while (*other != NULL && strcmp(*other, member->key) != 0)
-            other++;
-        if (field == NULL && *other == NULL)
-            return complain(why, member->key, "unknown name");
-        if (field != NULL && !store(member, field, target))
-            return complain(why, member->key, "wrong type or out of range");
-    }
-    return true;
-}
-
-static const char *const nowhere[] = {NULL};
 
 static bool read_process(const struct json *node, nvmlProcessInfo_t *process, struct problem *why)
 {
@@ -111,7 +19,7 @@ static bool read_process(const struct json *node, nvmlProcessInfo_t *process, st
     return true;
 }
 
-static bool read_gpu(const struct json *node, struct gpu *gpu, struct problem *why)
+static bool read_gpu(const struct json *node, const struct state *state, struct gpu *gpu, struct problem *why)
 {
 #define AT(member) offsetof(struct gpu, member)
     static const struct field fields[] = {
@@ -141,7 +49,7 @@ static bool read_gpu(const struct json *node, struct gpu *gpu, struct problem *w
         {0},
     };
 #undef AT
-    static const char *const elsewhere[] = {"processes", NULL};
+    static const char *const elsewhere[] = {"processes", "mig_devices", NULL};
     gpu->brand = 14;
     gpu->max_mig_devices = 7;
     gpu->supported_events = 0x1 | 0x2 | 0x4 | 0x8 | 0x10 | 0x100;
@@ -156,7 +64,7 @@ static bool read_gpu(const struct json *node, struct gpu *gpu, struct problem *w
         if (!read_process(item, &gpu->processes[gpu->process_count++], why))
             return false;
     }
-    return true;
+    return read_mig_devices(node, state, gpu, why);
 }
 
 static bool read_fault(const struct json *node, struct fault *fault, struct problem *why)
@@ -191,24 +99,15 @@ static bool read_event(const struct json *node, struct event *event, struct prob
     return event->id > 0 || complain(why, "events", "ids start at 1");
 }
 
-/* The first element of the array `key`, NULL when the array is absent or empty. */
-static const struct json *elements(const struct json *root, const char *key, struct problem *why)
-{
-    const struct json *list = json_member(root, key);
-    if (list == NULL)
-        return NULL;
-    if (list->kind != JSON_ARRAY)
-        complain(why, key, "not an array");
-    return list->first;
-}
-
 static bool read_lists(const struct json *root, struct state *state, struct problem *why)
 {
+    if (!read_mig_profiles(root, state, why))
+        return false;
     for (const struct json *item = elements(root, "gpus", why); item != NULL; item = item->next) {
         if (state->gpu_count == MAX_GPUS)
             return complain(why, "gpus", "too many");
         state->gpus[state->gpu_count].index = state->gpu_count;
-        if (!read_gpu(item, &state->gpus[state->gpu_count++], why))
+        if (!read_gpu(item, state, &state->gpus[state->gpu_count++], why))
             return false;
     }
     for (const struct json *item = elements(root, "faults", why); item != NULL; item = item->next) {
@@ -234,7 +133,7 @@ bool state_parse(const char *text, size_t length, struct state *state, char *why
         {"cuda_driver_version", UINT, true, offsetof(struct state, cuda_driver_version), 0},
         {0},
     };
-    static const char *const elsewhere[] = {"gpus", "faults", "events", NULL};
+    static const char *const elsewhere[] = {"gpus", "mig_profiles", "faults", "events", NULL};
     struct problem problem = {why, why_size};
     memset(state, 0, sizeof *state);
     why[0] = '\0';

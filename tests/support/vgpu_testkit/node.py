@@ -8,12 +8,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import stat
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from vgpu_testkit import node_mig
 
 FIXTURES = Path(__file__).parent / "fixtures"
 
@@ -21,9 +22,6 @@ LIBRARY_VERSION = "v1.0.0"
 
 GPU_IS_LOST = 15
 """NVML_ERROR_GPU_IS_LOST."""
-
-# The character device of /dev/null: a device node that every process may open, so that "holds a GPU open" can be had anywhere.
-NULL_DEVICE = os.makedev(1, 3)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +32,8 @@ class Node:
     driver_root: Path
     dev_root: Path
     """The directory that holds `nvidia0`, not its parent."""
+    proc_root: Path
+    """What the driver shows below /proc; nothing else is there."""
     manager_dir: Path
     kubelet_dir: Path
     """The parent of `plugins` and `plugins_registry`."""
@@ -47,6 +47,32 @@ class Node:
         state = json.loads(self.nvml_state.read_text())
         mutate(state)
         _publish(self.nvml_state, state)
+
+    def partition_gpu(self, gpu_uuid: str, *placements: tuple[int, int]) -> list[str]:
+        """Puts a GPU into MIG mode with a device at each (board's profile id, first memory slice); their UUIDs, in that order.
+
+        The mock refuses what the hardware does: an unknown profile, a slice that is taken. No placement: a GPU that nobody has
+        partitioned yet. The files of the driver's capabilities follow.
+        """
+        devices = [node_mig.device(gpu_uuid, profile_id=profile, start=start) for profile, start in placements]
+
+        def split(state: dict[str, Any]) -> None:
+            gpu = next(g for g in state["gpus"] if g["uuid"] == gpu_uuid)
+            gpu.update(mig_mode=1, mig_devices=devices)
+            node_mig.make_capabilities(self.proc_root, self.dev_root, minor=gpu["minor"], devices=devices)
+
+        self.update_nvml(split)
+        return [device["uuid"] for device in devices]
+
+    def unite_gpu(self, gpu_uuid: str) -> None:
+        """Takes a GPU out of MIG mode."""
+
+        def join(state: dict[str, Any]) -> None:
+            gpu = next(g for g in state["gpus"] if g["uuid"] == gpu_uuid)
+            gpu.update(mig_mode=0, mig_devices=[])
+            node_mig.make_capabilities(self.proc_root, self.dev_root, minor=gpu["minor"], devices=[])
+
+        self.update_nvml(join)
 
     def inject_event(self, gpu_uuid: str, event_type: int, data: int) -> None:
         """Makes NVML report an event (type 8 is an XID error, `data` its number) once to each event set that asked for it."""
@@ -88,6 +114,7 @@ def build_node(root: Path, *, fixture: str = "h100x8", native: Path) -> Node:
         root=root,
         driver_root=driver_root,
         dev_root=root / "dev",
+        proc_root=root / "proc",
         manager_dir=root / "etc/vgpu-manager",
         kubelet_dir=root / "var/lib/kubelet",
         cdi_dir=root / "var/run/cdi",
@@ -102,6 +129,7 @@ def build_node(root: Path, *, fixture: str = "h100x8", native: Path) -> Node:
     _install_driver(libraries, native, state["driver_version"])
     _publish(node.nvml_state, state)
     _make_device_nodes(node.dev_root, [gpu["minor"] for gpu in state["gpus"]])
+    node_mig.make_driver_capabilities(node.proc_root, node.dev_root)
     _install_library_set(node.manager_dir, native)
     return node
 
@@ -122,14 +150,8 @@ def _install_driver(libraries: Path, native: Path, version: str) -> None:
 
 
 def _make_device_nodes(dev_root: Path, minors: list[int]) -> None:
-    names = [f"nvidia{minor}" for minor in minors]
-    for name in (*names, "nvidiactl", "nvidia-uvm", "nvidia-uvm-tools"):
-        path = dev_root / name
-        try:
-            os.mknod(path, stat.S_IFCHR, NULL_DEVICE)
-        except PermissionError:
-            path.touch()
-        path.chmod(0o666)
+    for name in (*(f"nvidia{minor}" for minor in minors), "nvidiactl", "nvidia-uvm", "nvidia-uvm-tools"):
+        node_mig.make_device_node(dev_root / name)
 
 
 def _install_library_set(manager_dir: Path, native: Path) -> None:

@@ -16,10 +16,10 @@ def test_node_has_a_device_node_for_each_minor_that_can_be_opened(tmp_path: Path
     node = build_node(tmp_path / "node", fixture="a100x4", native=native)
 
     assert _names(node.dev_root) == [
-        *("nvidia-uvm", "nvidia-uvm-tools", "nvidia0", "nvidia1", "nvidia2", "nvidia3", "nvidiactl"),
+        *("nvidia-caps", "nvidia-uvm", "nvidia-uvm-tools", "nvidia0", "nvidia1", "nvidia2", "nvidia3", "nvidiactl"),
     ]
-    for device in node.dev_root.iterdir():
-        assert device.read_bytes() == b""
+    for device in node.dev_root.rglob("*"):
+        assert device.is_dir() or device.read_bytes() == b""
 
 
 def test_node_has_the_driver_libraries_under_the_name_of_their_version(node: Node) -> None:
@@ -48,3 +48,21 @@ def test_healing_forgets_faults_and_events(node: Node) -> None:
     node.heal()
 
     assert json.loads(node.nvml_state.read_text()) == healthy
+
+
+def test_node_has_the_capabilities_of_the_mig_devices_that_exist(node: Node) -> None:
+    capabilities = node.proc_root / "driver/nvidia/capabilities"
+    node.partition_gpu("GPU-5e5a3bb1-7d0c-4d58-9c1a-000000000001", (9, 0), (19, 4))
+
+    assert (capabilities / "mig/monitor").read_text().startswith("DeviceFileMinor: 2\n")
+    assert (
+        capabilities / "gpu1/mig/gi1/access"
+    ).read_text() == "DeviceFileMinor: 147\nDeviceFileMode: 292\nDeviceFileModify: 1\n"
+    assert (capabilities / "gpu1/mig/gi11/ci0/access").read_text().startswith("DeviceFileMinor: 238\n")
+    assert _names(node.dev_root / "nvidia-caps") == [
+        *("nvidia-cap1", "nvidia-cap147", "nvidia-cap148", "nvidia-cap2", "nvidia-cap237", "nvidia-cap238"),
+    ]
+
+    node.unite_gpu("GPU-5e5a3bb1-7d0c-4d58-9c1a-000000000001")
+    assert _names(node.dev_root / "nvidia-caps") == ["nvidia-cap1", "nvidia-cap2"]
+    assert not (capabilities / "gpu1/mig/gi1").exists()

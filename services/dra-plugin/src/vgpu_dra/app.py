@@ -97,7 +97,7 @@ class App:
         )
         self._metrics.watch(self._ledger)
         self._metrics.gauge(
-            "vgpu_dra_unreadable_gpus", "GPUs that NVML counts and says nothing of", lambda: len(self._gpus.unreadable)
+            "vgpu_dra_unreadable_gpus", "GPUs and MIG devices that cannot be read", lambda: len(self._gpus.unreadable)
         )
 
     async def serve(self, stop: asyncio.Event) -> None:

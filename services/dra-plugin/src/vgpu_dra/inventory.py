@@ -99,7 +99,8 @@ class Device:
 class Inventory:
     """All GPUs and the driver's versions, as read at one moment.
 
-    `unreadable` has a sentence for each GPU that NVML counts and says nothing of; it is not among `gpus`.
+    `unreadable` has a sentence for each GPU that NVML counts and says nothing of, which is not among `gpus`, and for each MIG
+    device that is left out of its GPU's.
     """
 
     gpus: tuple[Gpu, ...]

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import pynvml
 
-from vgpu_dra.effects import pci
+from vgpu_dra.effects import nvml_mig, pci
 from vgpu_dra.effects.driver_files import find_nvml
 from vgpu_dra.inventory import Gpu, Inventory, Traits
 from vgpu_state import ids
@@ -91,7 +91,9 @@ class NvmlReader:
         unreadable: list[str] = []
         for index in range(pynvml.nvmlDeviceGetCount()):
             try:
-                gpus.append(_read_gpu(index, sys_root=self._sys_root))
+                gpu, left_out = _read_gpu(index, sys_root=self._sys_root)
+                gpus.append(gpu)
+                unreadable += [f"GPU at NVML index {index}: {reason}" for reason in left_out]
             except (pynvml.NVMLError, MalformedInput) as exc:
                 unreadable.append(f"GPU at NVML index {index}: {exc}")
         if unreadable and not gpus:
@@ -104,16 +106,23 @@ class NvmlReader:
         )
 
 
-def _read_gpu(index: int, *, sys_root: Path) -> Gpu:
+def _read_gpu(index: int, *, sys_root: Path) -> tuple[Gpu, tuple[str, ...]]:
+    """The GPU, and a sentence for each of its MIG devices that is left out."""
     handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-    return Gpu(
+    memory_bytes = pynvml.nvmlDeviceGetMemoryInfo(handle).total
+    is_mig = nvml_mig.is_partitioned(handle)
+    mig_devices, left_out = nvml_mig.read_mig_devices(handle, gpu_memory_bytes=memory_bytes) if is_mig else ((), ())
+    gpu = Gpu(
         index=index,
         minor=pynvml.nvmlDeviceGetMinorNumber(handle),
         uuid=ids.parse_gpu_uuid(_text(pynvml.nvmlDeviceGetUUID(handle))),
         name=_text(pynvml.nvmlDeviceGetName(handle)),
-        memory_bytes=pynvml.nvmlDeviceGetMemoryInfo(handle).total,
+        memory_bytes=memory_bytes,
         traits=_read_traits(handle, sys_root=sys_root),
+        is_mig=is_mig,
+        mig_devices=mig_devices,
     )
+    return gpu, left_out
 
 
 def _read_traits(handle: Any, *, sys_root: Path) -> Traits:  # Any: pynvml's opaque pointer
