@@ -9,6 +9,8 @@ from vgpu_dra import cdi
 from vgpu_dra.allocation import parse_allocation
 from vgpu_dra.effects.manifest_claims import ManifestClaims
 from vgpu_dra.policy import prepare
+from vgpu_dra.policy.prepare import NodeNow
+from vgpu_dra.rules import Ratios
 from vgpu_state import bindings, records
 from vgpu_state.claims import ClaimRecord
 from vgpu_state.ids import Nonce
@@ -22,7 +24,8 @@ def prepared_from_the_manifest() -> ClaimRecord:
     """The record that Prepare ends with, drawing the nonces of the example."""
     nonces: Iterator[Nonce] = iter([Nonce("c0ffee00c0ffee00c0ffee00c0ffee05"), Nonce("c0ffee00c0ffee00c0ffee00c0ffee01")])
     allocation = parse_allocation(ManifestClaims(EXAMPLES).fetch(CLAIM), expected_uid=CLAIM_UID)
-    started = prepare.plan_prepare(allocation, existing=None, inventory=INVENTORY, boot_id=BOOT_ID, mint=lambda: next(nonces))
+    node = NodeNow(inventory=INVENTORY, ratios=Ratios(), boot_id=BOOT_ID)
+    started = prepare.plan_prepare(allocation, existing=None, node=node, mint=lambda: next(nonces))
     return prepare.completed(started)
 
 

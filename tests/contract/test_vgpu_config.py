@@ -12,7 +12,7 @@ import pytest
 
 from vgpu_dra.policy.limits import container_limits
 from vgpu_state import vgpu_config
-from vgpu_state.claims import Consumed, PodRef, PreparedResult
+from vgpu_state.claims import Consumed, PodRef, PreparedVgpu
 from vgpu_state.ids import ContainerName
 from vgpu_testkit.dra_values import CLAIM, GIB, INVENTORY, POD, SERVER, TRAINER, gpu_uuid
 
@@ -32,11 +32,11 @@ def golden(name: str) -> bytes:
     return bytes(content)
 
 
-def share(index: int, *, memory_gib: int, cores: int) -> PreparedResult:
+def share(index: int, *, memory_gib: int, cores: int) -> PreparedVgpu:
     return replace(TRAINER, gpu_uuid=gpu_uuid(index), consumed=Consumed(cores_percent=cores, memory_bytes=memory_gib * GIB))
 
 
-def encoded(*shares: PreparedResult, pod: PodRef = POD, container: str = "train") -> bytes:
+def encoded(*shares: PreparedVgpu, pod: PodRef = POD, container: str = "train") -> bytes:
     limits = container_limits(shares, claim=CLAIM, pod=pod, container=ContainerName(container), inventory=INVENTORY)
     return vgpu_config.encode_limits(limits)
 
@@ -50,7 +50,7 @@ def encoded(*shares: PreparedResult, pod: PodRef = POD, container: str = "train"
         ("unlimited-cores", [share(3, memory_gib=8, cores=0), share(4, memory_gib=16, cores=100)]),
     ],
 )
-def test_limits_of_shares_equal_the_hand_written_file(name: str, shares: list[PreparedResult]) -> None:
+def test_limits_of_shares_equal_the_hand_written_file(name: str, shares: list[PreparedVgpu]) -> None:
     assert encoded(*shares) == golden(name)
 
 

@@ -15,28 +15,31 @@ from vgpu_dra import cdi
 from vgpu_dra.allocation import AllocatedResult, Allocation
 from vgpu_dra.claim_state import ClaimFiles, PreparedClaims
 from vgpu_dra.effects.claims_tree import ClaimsTree
-from vgpu_dra.effects.node import Node, NodePaths
+from vgpu_dra.effects.driver_files import NodePaths
+from vgpu_dra.effects.node import Node
 from vgpu_dra.inventory import Inventory
 from vgpu_dra.ledger import Ledger
 from vgpu_dra.partition_state import Partitions
-from vgpu_state.claims import Binding, PodRef, PreparedResult
+from vgpu_state.claims import Binding, PodRef, PreparedGpu, PreparedResult, PreparedVgpu
 from vgpu_state.container_abi import Mount
 from vgpu_state.ids import RuntimeId
 from vgpu_state.layout import Layout
 from vgpu_state.reader import ClaimsReader
-from vgpu_testkit.dra_values import BOOT_ID, CLAIM, HOST, INVENTORY, RULES, SERVER, TRAINER
+from vgpu_testkit.dra_values import BOOT_ID, CLAIM, HOST, INVENTORY, MIG, MIG_INVENTORY, RULES, SERVER, TRAINER
 
 FileState = tuple[int, int, bytes]
 
 
 def allocated(result: PreparedResult) -> AllocatedResult:
+    consumed = result.consumed if isinstance(result, PreparedVgpu) else None
     return AllocatedResult(
         request=result.request,
         pool=result.pool,
         device=result.device,
         share_id=result.share_id,
-        cores_percent=result.consumed.cores_percent,
-        memory_bytes=result.consumed.memory_bytes,
+        cores_percent=consumed.cores_percent if consumed else None,
+        memory_bytes=consumed.memory_bytes if consumed else None,
+        has_admin_access=isinstance(result, PreparedGpu) and result.has_admin_access,
     )
 
 
@@ -75,7 +78,12 @@ class DraTree:
         self.node = Node(
             agent=self.agent,
             rules=RULES,
-            paths=NodePaths(driver_root=self.root / "driver", host_driver_root=Path("/driver"), dev_root=self.dev_root),
+            paths=NodePaths(
+                driver_root=self.root / "driver",
+                host_driver_root=Path("/driver"),
+                dev_root=self.dev_root,
+                proc_root=self.proc,
+            ),
             boot_id=BOOT_ID,
             inventory=lambda: self.inventory,
         )
@@ -87,6 +95,17 @@ class DraTree:
             clock=lambda: self.now_s,
         )
         self.claims = self.claims_on(self.tree)
+
+    def enter_mig_mode(self) -> None:
+        """GPU 3 has one MIG device, with the kernel driver's files and nodes."""
+        self.inventory = MIG_INVENTORY
+        capabilities = self.proc / f"driver/nvidia/capabilities/gpu3/mig/gi{MIG.gpu_instance}"
+        for path, minor in ((capabilities, 417), (capabilities / f"ci{MIG.compute_instance}", 418)):
+            path.mkdir(parents=True)
+            (path / "access").write_text(f"DeviceFileMinor: {minor}\nDeviceFileMode: 292\nDeviceFileModify: 1\n")
+            node = self.dev_root / f"nvidia-caps/nvidia-cap{minor}"
+            node.parent.mkdir(exist_ok=True)
+            node.touch()
 
     def claims_on(self, files: ClaimFiles) -> PreparedClaims:
         """Prepare and Unprepare over other files than the tree's own."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import PurePosixPath
 
-from vgpu_dra.inventory import Gpu, Inventory, Traits
+from vgpu_dra.inventory import Gpu, Inventory, MigDevice, Traits
 from vgpu_dra.policy.admission import ContainerFacts, ShownDevice
 from vgpu_dra.rules import NodeRules
 from vgpu_state.claims import (
@@ -17,7 +18,9 @@ from vgpu_state.claims import (
     Grant,
     HolderState,
     PodRef,
-    PreparedResult,
+    PreparedGpu,
+    PreparedMig,
+    PreparedVgpu,
 )
 from vgpu_state.container_abi import Mount
 from vgpu_state.grants import ShownGrant
@@ -27,6 +30,7 @@ from vgpu_state.ids import (
     DeviceName,
     GpuUuid,
     GrantKey,
+    MigUuid,
     Nonce,
     PartitionName,
     PodUid,
@@ -75,7 +79,7 @@ def h100(index: int, *, minor: int | None = None) -> Gpu:
 
 INVENTORY = Inventory(gpus=tuple(h100(i) for i in range(8)), driver_version="550.90.07", cuda_version=(12, 4))
 
-TRAINER = PreparedResult(
+TRAINER = PreparedVgpu(
     request=RequestName("trainer"),
     pool=PoolName("node-a"),
     device=DeviceName("vgpu-5"),
@@ -85,7 +89,7 @@ TRAINER = PreparedResult(
     cdi_device="3f0c1f6e-8f0a-4f57-9d0e-6a6d1b2c7e10-trainer-vgpu-5-8a2d4a8e-0c1b-4a55-8f5e-0f5b7b1e2c01",
     grant=Grant(key=GrantKey("4e2893ec0fa33030"), nonce=Nonce("c0ffee00c0ffee00c0ffee00c0ffee05")),
 )
-SERVER = PreparedResult(
+SERVER = PreparedVgpu(
     request=RequestName("server"),
     pool=PoolName("node-a"),
     device=DeviceName("vgpu-1"),
@@ -94,6 +98,44 @@ SERVER = PreparedResult(
     gpu_uuid=gpu_uuid(1),
     cdi_device="3f0c1f6e-8f0a-4f57-9d0e-6a6d1b2c7e10-server-vgpu-1-51c7b0de-9a39-4d0c-a3b4-5d4f9d3a7702",
     grant=Grant(key=GrantKey("a8de55c43130f206"), nonce=Nonce("c0ffee00c0ffee00c0ffee00c0ffee01")),
+)
+WHOLE = PreparedGpu(
+    request=RequestName("solver"),
+    pool=PoolName("node-a"),
+    device=DeviceName("gpu-2"),
+    share_id=ShareId(""),
+    gpu_uuid=gpu_uuid(2),
+    cdi_device="3f0c1f6e-8f0a-4f57-9d0e-6a6d1b2c7e10-solver-gpu-2",
+    has_admin_access=False,
+)
+MIG = MigDevice(
+    uuid=MigUuid("MIG-5e5a3bb1-7d0c-4d58-9c1a-0000000003a0"),
+    gpu_instance=9,
+    compute_instance=0,
+    profile="1g.10gb",
+    profile_id=19,
+    start=2,
+    size=1,
+    memory_bytes=9856 * MIB,
+    multiprocessors=16,
+    copy_engines=1,
+    decoders=1,
+    encoders=0,
+    jpeg_engines=1,
+    ofa_engines=0,
+)
+SLICE = PreparedMig(
+    request=RequestName("tester"),
+    pool=PoolName("node-a"),
+    device=DeviceName("gpu-3-mig-19-2-1"),
+    share_id=ShareId(""),
+    gpu_uuid=gpu_uuid(3),
+    cdi_device="3f0c1f6e-8f0a-4f57-9d0e-6a6d1b2c7e10-tester-gpu-3-mig-19-2-1",
+    mig_uuid=MIG.uuid,
+)
+# The same node with GPU 3 in MIG mode and one device on it.
+MIG_INVENTORY = replace(
+    INVENTORY, gpus=tuple(replace(g, is_mig=True, mig_devices=(MIG,)) if g.index == 3 else g for g in INVENTORY.gpus)
 )
 RECORD = ClaimRecord(claim=CLAIM, boot_id=BOOT_ID, state=ClaimState.PREPARED, mode=AssignmentMode.LAZY, results=(TRAINER, SERVER))
 BINDING = Binding(

@@ -9,7 +9,7 @@ import pytest
 from vgpu_dra.policy import admission
 from vgpu_dra.policy.admission import ContainerFacts, ShownDevice
 from vgpu_dra.rules import NodeRules, parse_runtime_handlers
-from vgpu_state.claims import ClaimState, PreparedResult
+from vgpu_state.claims import ClaimState, PreparedVgpu
 from vgpu_state.container_abi import Mount
 from vgpu_state.errors import MalformedInput, PermissionRefused, PreconditionFailed
 from vgpu_state.grants import ShownGrant
@@ -41,11 +41,11 @@ def with_mount(*mounts: Mount) -> ContainerFacts:
     return replace(FACTS, mounts=(*CDI_MOUNTS, *mounts))
 
 
-def check(facts: ContainerFacts = FACTS, *, results: tuple[PreparedResult, ...] = (TRAINER,), rules: NodeRules = RULES) -> None:
+def check(facts: ContainerFacts = FACTS, *, results: tuple[PreparedVgpu, ...] = (TRAINER,), rules: NodeRules = RULES) -> None:
     admission.check_container(facts, results, rules=rules, inventory=INVENTORY)
 
 
-def refused(facts: ContainerFacts, *, results: tuple[PreparedResult, ...] = (TRAINER,), rules: NodeRules = RULES) -> str:
+def refused(facts: ContainerFacts, *, results: tuple[PreparedVgpu, ...] = (TRAINER,), rules: NodeRules = RULES) -> str:
     with pytest.raises(PreconditionFailed) as refusal:
         check(facts, results=results, rules=rules)
     return str(refusal.value)
@@ -190,7 +190,7 @@ def test_grant_of_one_gpu_with_the_node_of_another_is_refused() -> None:
 
 ALSO_SEES = (
     f"{WHO} also sees /dev/nvidia3, for which it has no grant: the enforcement library stops a process that sees a GPU without "
-    "limits; remove the device or the claim that brings it"
+    "limits; give the whole GPU, MIG device or host path that brings it to another container"
 )
 
 

@@ -61,6 +61,13 @@ def test_results_of_ours_are_taken_in_the_claims_order() -> None:
     )
 
 
+@pytest.mark.parametrize(("given", "expected"), [(True, True), (False, False), (None, False)])
+def test_admin_access_is_the_results_own(given: bool | None, expected: bool) -> None:
+    first, second = parse_allocation(claim({**RESULT, "adminAccess": given}, RESULT), expected_uid=CLAIM_UID).results
+
+    assert (first.has_admin_access, second.has_admin_access) == (expected, False)
+
+
 @pytest.mark.parametrize(
     ("doc", "kind", "words"),
     [
@@ -80,9 +87,9 @@ def test_results_of_ours_are_taken_in_the_claims_order() -> None:
         ),
         (claim(*[RESULT] * 33), MalformedInput, f"{WHO} has 33 allocation results; at most 32 are allowed"),
         (
-            claim({**RESULT, "adminAccess": True}),
-            PreconditionFailed,
-            f"{FIRST} has adminAccess, which vGPU devices do not offer",
+            claim({**RESULT, "adminAccess": "yes"}),
+            MalformedInput,
+            f"{FIRST}: field adminAccess is of type str; expected true or false",
         ),
         (claim(RESULT, namespace=None), MalformedInput, f"ResourceClaim {CLAIM_UID}: field namespace is missing"),
         (

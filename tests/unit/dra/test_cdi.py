@@ -13,7 +13,7 @@ from vgpu_state.claims import AssignmentMode
 from vgpu_state.container_abi import Mount
 from vgpu_state.ids import DeviceName, RequestName, ShareId
 from vgpu_testkit.cdi_spec import parse_json
-from vgpu_testkit.dra_values import CLAIM_UID, HOST, RECORD, gpu_uuid
+from vgpu_testkit.dra_values import CLAIM_UID, HOST, RECORD, SLICE, WHOLE, gpu_uuid
 
 NODE = cdi.DeviceNode(path="/dev/nvidia5", host_path="/run/nvidia/driver/dev/nvidia5")
 LIBRARY = Mount(destination="/usr/local/nvidia/lib64/libcuda.so.1", source="/usr/lib64/libcuda.so.550.90.07")
@@ -56,6 +56,30 @@ def test_everything_is_an_edit_of_a_device() -> None:
     spec = cdi.encode_spec(RECORD, files=files, host=HOST, library_version="v1.0.0")
 
     assert sorted(json.loads(spec)) == ["cdiVersion", "devices", "kind"]
+
+
+def test_whole_gpu_and_mig_device_are_nodes_and_libraries_and_nothing_else() -> None:
+    caps = tuple(
+        cdi.DeviceNode(path=f"/dev/nvidia-caps/nvidia-cap{n}", host_path=f"/dev/nvidia-caps/nvidia-cap{n}") for n in (3, 4)
+    )
+    control = cdi.DeviceNode(path="/dev/nvidiactl", host_path="/dev/nvidiactl")
+    gpus = {gpu_uuid(i): cdi.DeviceNode(path=f"/dev/nvidia{i}", host_path=f"/dev/nvidia{i}") for i in (2, 3)}
+    files = cdi.NodeFiles(control_nodes=(control,), node_by_gpu=gpus, caps_by_mig={SLICE.mig_uuid: caps}, libraries=(LIBRARY,))
+
+    spec = cdi.encode_spec(replace(RECORD, results=(WHOLE, SLICE)), files=files, host=HOST, library_version="v1.0.0")
+
+    parse_json(spec.decode())
+    whole, mig = (d["containerEdits"] for d in json.loads(spec)["devices"])
+    assert whole["deviceNodes"] == [{"path": "/dev/nvidia2"}, {"path": "/dev/nvidiactl"}]
+    assert mig["deviceNodes"] == [
+        {"path": "/dev/nvidia3"},
+        {"path": "/dev/nvidia-caps/nvidia-cap3"},
+        {"path": "/dev/nvidia-caps/nvidia-cap4"},
+        {"path": "/dev/nvidiactl"},
+    ]
+    for edits in (whole, mig):
+        assert edits["env"] == ["LD_LIBRARY_PATH=/usr/local/nvidia/lib64", "NVIDIA_VISIBLE_DEVICES=void"]
+        assert [m["containerPath"] for m in edits["mounts"]] == ["/usr/local/nvidia/lib64/libcuda.so.1"]
 
 
 def test_file_is_accepted_by_the_runtimes_rules() -> None:

@@ -71,7 +71,7 @@ def test_prepare_writes_record_and_cdi_file(node: DraTree) -> None:
     assert node.files() == [CLAIM_UID, f"{CLAIM_UID}/claim.json", CDI_FILE]
     assert node.reader.record(CLAIM_UID) == record
     assert (record.state, record.claim.name) == (ClaimState.PREPARED, "two-workers")
-    assert f"/{record.results[0].grant.nonce}" in (node.root / CDI_FILE).read_text()
+    assert f"/{record.vgpus[0].grant.nonce}" in (node.root / CDI_FILE).read_text()
 
 
 def test_prepared_files_are_private(node: DraTree) -> None:

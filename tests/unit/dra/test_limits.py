@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from vgpu_dra.inventory import Inventory
 from vgpu_dra.policy.limits import container_limits
-from vgpu_state.claims import Consumed, PreparedResult
+from vgpu_state.claims import Consumed, PreparedVgpu
 from vgpu_state.errors import PreconditionFailed
 from vgpu_state.ids import ContainerName
 from vgpu_state.vgpu_config import Limits, Slot
@@ -19,11 +19,11 @@ from vgpu_testkit.dra_values import CLAIM, GIB, INVENTORY, POD, SERVER, TRAINER,
 WHO = "claim research/two-workers (3f0c1f6e-8f0a-4f57-9d0e-6a6d1b2c7e10)"
 
 
-def limits(*shares: PreparedResult, inventory: Inventory = INVENTORY) -> Limits:
+def limits(*shares: PreparedVgpu, inventory: Inventory = INVENTORY) -> Limits:
     return container_limits(shares, claim=CLAIM, pod=POD, container=ContainerName("train"), inventory=inventory)
 
 
-def share(cores: int, memory: int) -> PreparedResult:
+def share(cores: int, memory: int) -> PreparedVgpu:
     return replace(TRAINER, consumed=Consumed(cores_percent=cores, memory_bytes=memory))
 
 

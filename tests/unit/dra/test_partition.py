@@ -46,7 +46,7 @@ def holders(*held: Binding, live: frozenset[PartitionName] = frozenset(), may_ev
 
 
 def ensure(held: Holders, facts: ContainerFacts = FACTS) -> Confirm | Make:
-    results = tuple(r for r in RECORD.results if r.grant.key in {g.key for g in facts.grants})
+    results = tuple(r for r in RECORD.vgpus if r.grant.key in {g.key for g in facts.grants})
     return partition.plan_ensure(facts, results=results, holders=held, session=SESSION)
 
 

@@ -44,7 +44,7 @@ class AskedProcfs(Procfs):
 def facts(node: DraTree) -> ContainerFacts:
     """The container `train` of a prepared claim."""
     record = node.claims.prepare(ALLOCATION, asked_at_s=1000.0)
-    return replace(FACTS, grants=(replace(FACTS.grants[0], nonce=record.results[0].grant.nonce),))
+    return replace(FACTS, grants=(replace(FACTS.grants[0], nonce=record.vgpus[0].grant.nonce),))
 
 
 def test_release_during_ensure_leaves_no_partition(node: DraTree, facts: ContainerFacts) -> None:

@@ -58,7 +58,7 @@ def record(node: DraTree) -> ClaimRecord:
 @pytest.fixture
 def facts(record: ClaimRecord) -> ContainerFacts:
     """The container `train` with the grant that Prepare gave."""
-    return replace(FACTS, grants=(replace(FACTS.grants[0], nonce=record.results[0].grant.nonce),))
+    return replace(FACTS, grants=(replace(FACTS.grants[0], nonce=record.vgpus[0].grant.nonce),))
 
 
 @pytest.fixture
@@ -511,7 +511,7 @@ def test_synchronized_session_is_the_last_one(node: DraTree) -> None:
 
 
 def test_container_with_both_requests_is_limited_on_both_gpus(node: DraTree, facts: ContainerFacts, record: ClaimRecord) -> None:
-    server = replace(facts.grants[0], key=SERVER.grant.key, request=SERVER.request, nonce=record.results[1].grant.nonce)
+    server = replace(facts.grants[0], key=SERVER.grant.key, request=SERVER.request, nonce=record.vgpus[1].grant.nonce)
     both = replace(
         facts,
         name=ContainerName("all"),

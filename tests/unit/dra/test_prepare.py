@@ -11,10 +11,24 @@ import pytest
 from vgpu_dra.allocation import AllocatedResult, Allocation
 from vgpu_dra.inventory import Inventory
 from vgpu_dra.policy import prepare
-from vgpu_state.claims import AssignmentMode, ClaimRecord, ClaimState, Consumed
+from vgpu_dra.policy.prepare import NodeNow
+from vgpu_dra.rules import Ratios
+from vgpu_state.claims import AssignmentMode, ClaimRecord, ClaimState, Consumed, PreparedGpu
 from vgpu_state.errors import MalformedInput, PreconditionFailed
-from vgpu_state.ids import DeviceName, Nonce, PoolName, RequestName, ShareId
-from vgpu_testkit.dra_values import BOOT_ID, CLAIM, INVENTORY, RECORD, SERVER, TRAINER, gpu_uuid, h100
+from vgpu_state.ids import DeviceName, MigUuid, Nonce, PoolName, RequestName, ShareId
+from vgpu_testkit.dra_values import (
+    BOOT_ID,
+    CLAIM,
+    INVENTORY,
+    MIG_INVENTORY,
+    RECORD,
+    SERVER,
+    SLICE,
+    TRAINER,
+    WHOLE,
+    gpu_uuid,
+    h100,
+)
 
 WHO = "claim research/two-workers (3f0c1f6e-8f0a-4f57-9d0e-6a6d1b2c7e10)"
 
@@ -35,15 +49,36 @@ SECOND = AllocatedResult(
     memory_bytes=8589934592,
 )
 
+GPU = AllocatedResult(
+    request=WHOLE.request,
+    pool=WHOLE.pool,
+    device=WHOLE.device,
+    share_id=WHOLE.share_id,
+    cores_percent=None,
+    memory_bytes=None,
+)
+MIG_DEVICE = replace(GPU, request=SLICE.request, device=SLICE.device)
+
+
+RATIOS = Ratios()
+
 
 def minting() -> Callable[[], Nonce]:
     numbers = count(1)
     return lambda: Nonce(f"{next(numbers):032x}")
 
 
-def plan(*results: AllocatedResult, existing: ClaimRecord | None = None, inventory: Inventory = INVENTORY) -> ClaimRecord:
+def plan(
+    *results: AllocatedResult,
+    existing: ClaimRecord | None = None,
+    inventory: Inventory = INVENTORY,
+    ratios: Ratios = RATIOS,
+) -> ClaimRecord:
     return prepare.plan_prepare(
-        Allocation(claim=CLAIM, results=results), existing=existing, inventory=inventory, boot_id=BOOT_ID, mint=minting()
+        Allocation(claim=CLAIM, results=results),
+        existing=existing,
+        node=NodeNow(inventory=inventory, ratios=ratios, boot_id=BOOT_ID),
+        mint=minting(),
     )
 
 
@@ -56,9 +91,9 @@ def test_new_claim_starts_with_a_nonce_per_result() -> None:
         ClaimState.STARTED,
         AssignmentMode.LAZY,
     )
-    assert [r.grant.nonce for r in record.results] == ["0" * 31 + "1", "0" * 31 + "2"]
-    assert [replace(r, grant=e.grant) for r, e in zip(record.results, (TRAINER, SERVER), strict=True)] == [TRAINER, SERVER]
-    assert [r.grant.key for r in record.results] == ["4e2893ec0fa33030", "a8de55c43130f206"]
+    assert [r.grant.nonce for r in record.vgpus] == ["0" * 31 + "1", "0" * 31 + "2"]
+    assert [replace(r, grant=e.grant) for r, e in zip(record.vgpus, (TRAINER, SERVER), strict=True)] == [TRAINER, SERVER]
+    assert [r.grant.key for r in record.vgpus] == ["4e2893ec0fa33030", "a8de55c43130f206"]
 
 
 def test_completed_claim_is_prepared_and_else_the_same() -> None:
@@ -103,7 +138,7 @@ def test_prepared_claim_with_other_shares_is_refused(changed: AllocatedResult) -
 
 
 def test_capacity_that_is_omitted_is_the_whole_device() -> None:
-    (result,) = plan(replace(FIRST, cores_percent=None, memory_bytes=None)).results
+    (result,) = plan(replace(FIRST, cores_percent=None, memory_bytes=None)).vgpus
 
     assert result.consumed == Consumed(cores_percent=100, memory_bytes=85520809984)
 
@@ -119,7 +154,57 @@ def test_device_is_known_by_minor_and_slot_by_uuid() -> None:
 def test_two_shares_of_one_device_are_two_results() -> None:
     other = replace(FIRST, share_id=ShareId("11111111-2222-4333-8444-555555555555"))
 
-    assert len({r.grant.key for r in plan(FIRST, other).results}) == 2
+    assert len({r.grant.key for r in plan(FIRST, other).vgpus}) == 2
+
+
+def test_whole_gpu_and_mig_device_are_prepared_without_a_grant() -> None:
+    record = plan(GPU, MIG_DEVICE, replace(GPU, request=RequestName("probe"), has_admin_access=True), inventory=MIG_INVENTORY)
+
+    assert record.results[:2] == (WHOLE, SLICE)
+    assert isinstance(admin := record.results[2], PreparedGpu)
+    assert admin.has_admin_access
+    assert record.vgpus == ()
+
+
+def test_claim_of_every_kind_stays_as_it_is_when_repeated() -> None:
+    existing = plan(FIRST, GPU, MIG_DEVICE, inventory=MIG_INVENTORY)
+
+    assert plan(FIRST, GPU, MIG_DEVICE, existing=existing, inventory=MIG_INVENTORY) is existing
+
+
+def test_prepared_claim_whose_mig_device_was_made_anew_is_refused() -> None:
+    """Under the same name stands another device: what the claim's containers have is gone."""
+    existing = replace(RECORD, results=(replace(SLICE, mig_uuid=MigUuid(f"MIG-{CLAIM.uid}")),))
+
+    with pytest.raises(PreconditionFailed, match="it must be unprepared first"):
+        plan(MIG_DEVICE, existing=existing, inventory=MIG_INVENTORY)
+
+
+def test_admin_looks_at_a_gpu_in_mig_mode_too() -> None:
+    (result,) = plan(replace(GPU, device=DeviceName("gpu-3"), has_admin_access=True), inventory=MIG_INVENTORY).results
+
+    assert result.gpu_uuid == gpu_uuid(3)
+
+
+def test_oversubscribed_share_may_have_more_memory_than_the_gpu_and_no_more_compute() -> None:
+    ratios = Ratios(cores_percent=200, memory_percent=150)
+
+    (result,) = plan(replace(FIRST, cores_percent=None, memory_bytes=None), ratios=ratios).vgpus
+    with pytest.raises(MalformedInput) as refusal:
+        plan(replace(FIRST, cores_percent=101), ratios=ratios)
+
+    assert result.consumed == Consumed(cores_percent=100, memory_bytes=128280690688)  # 122338 whole MiB of 122338.5
+    assert str(refusal.value) == f"{WHO} request trainer: cores is 101; a share of vgpu-5 has 0 to 100 percent"
+
+
+def test_share_of_a_gpu_that_is_not_given_away_whole_ends_at_the_ratio() -> None:
+    ratios = Ratios(cores_percent=80, memory_percent=50)
+
+    (result,) = plan(replace(FIRST, cores_percent=None, memory_bytes=None), ratios=ratios).vgpus
+    with pytest.raises(MalformedInput, match=r"cores is 81; a share of vgpu-5 has 0 to 80 percent"):
+        plan(replace(FIRST, cores_percent=81), ratios=ratios)
+
+    assert result.consumed == Consumed(cores_percent=80, memory_bytes=42759880704)
 
 
 @pytest.mark.parametrize(
@@ -144,6 +229,36 @@ def test_two_shares_of_one_device_are_two_results() -> None:
             f"{WHO} request trainer: device gpu-5 is not on this node, which has none",
         ),
         (
+            replace(MIG_DEVICE, device=DeviceName("gpu-3-mig-19-0-1")),
+            replace(MIG_INVENTORY, gpus=MIG_INVENTORY.gpus[2:4]),
+            PreconditionFailed,
+            f"{WHO} request tester: device gpu-3-mig-19-0-1 is not on this node, which has gpu-2, gpu-3, gpu-3-mig-19-2-1",
+        ),
+        (
+            replace(FIRST, device=DeviceName("vgpu-3")),
+            MIG_INVENTORY,
+            PreconditionFailed,
+            f"{WHO} request trainer: GPU {gpu_uuid(3)} is in MIG mode, where nothing runs on it but its MIG devices",
+        ),
+        (
+            replace(GPU, device=DeviceName("gpu-3")),
+            MIG_INVENTORY,
+            PreconditionFailed,
+            f"{WHO} request solver: GPU {gpu_uuid(3)} is in MIG mode, where nothing runs on it but its MIG devices",
+        ),
+        (
+            replace(FIRST, has_admin_access=True),
+            INVENTORY,
+            PreconditionFailed,
+            f"{WHO} request trainer: vgpu-5 is asked for with adminAccess, which only whole GPUs offer",
+        ),
+        (
+            replace(MIG_DEVICE, has_admin_access=True),
+            MIG_INVENTORY,
+            PreconditionFailed,
+            f"{WHO} request tester: gpu-3-mig-19-2-1 is asked for with adminAccess, which only whole GPUs offer",
+        ),
+        (
             replace(FIRST, device=DeviceName("vgpu-16")),
             replace(INVENTORY, gpus=(h100(16),)),
             PreconditionFailed,
@@ -153,7 +268,7 @@ def test_two_shares_of_one_device_are_two_results() -> None:
             replace(FIRST, cores_percent=101),
             INVENTORY,
             MalformedInput,
-            f"{WHO} request trainer: cores is 101; a GPU has 0 to 100 percent",
+            f"{WHO} request trainer: cores is 101; a share of vgpu-5 has 0 to 100 percent",
         ),
         (
             replace(FIRST, memory_bytes=0),

@@ -18,11 +18,14 @@ from vgpu_state.claims import (
     ClaimRecord,
     ClaimRef,
     ClaimState,
+    ComputePolicy,
     Consumed,
     Grant,
     HolderState,
     PodRef,
-    PreparedResult,
+    PreparedGpu,
+    PreparedMig,
+    PreparedVgpu,
 )
 from vgpu_state.ids import (
     ClaimUid,
@@ -30,6 +33,7 @@ from vgpu_state.ids import (
     DeviceName,
     GpuUuid,
     GrantKey,
+    MigUuid,
     Nonce,
     PodUid,
     PoolName,
@@ -37,9 +41,11 @@ from vgpu_state.ids import (
     RuntimeId,
     ShareId,
 )
-from vgpu_testkit.dra_values import BINDING, RECORD
+from vgpu_testkit.dra_values import BINDING, RECORD, SLICE, TRAINER, WHOLE
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
+SECOND_FORM = Path(__file__).parents[2] / "contract" / "records" / "second-form.json"
+MIXED = replace(RECORD, policy=ComputePolicy.BALANCE, results=(TRAINER, WHOLE, replace(WHOLE, has_admin_access=True), SLICE))
 
 UUIDS = st.uuids().map(str)
 LABELS = st.from_regex(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", fullmatch=True)
@@ -48,27 +54,30 @@ WHOLES = st.integers(min_value=0, max_value=2**63 - 1)
 KEYS = st.from_regex(r"[0-9a-f]{16}", fullmatch=True)
 
 
-def results() -> st.SearchStrategy[PreparedResult]:
-    return st.builds(
-        PreparedResult,
-        request=LABELS.map(RequestName),
-        pool=LABELS.map(PoolName),
-        device=LABELS.map(DeviceName),
-        share_id=(st.just("") | UUIDS).map(ShareId),
-        consumed=st.builds(Consumed, cores_percent=WHOLES, memory_bytes=WHOLES),
-        gpu_uuid=UUIDS.map(lambda u: GpuUuid(f"GPU-{u}")),
-        cdi_device=NAMES,
-        grant=st.builds(Grant, key=KEYS.map(GrantKey), nonce=st.from_regex(r"[0-9a-f]{32}", fullmatch=True).map(Nonce)),
-    )
-
-
+COMMON: dict[str, st.SearchStrategy[str]] = {
+    "request": (LABELS | st.tuples(LABELS, LABELS).map("/".join)).map(RequestName),
+    "pool": LABELS.map(PoolName),
+    "device": LABELS.map(DeviceName),
+    "share_id": (st.just("") | UUIDS).map(ShareId),
+    "gpu_uuid": UUIDS.map(lambda u: GpuUuid(f"GPU-{u}")),
+    "cdi_device": NAMES,
+}
+VGPUS = st.builds(
+    PreparedVgpu,
+    **COMMON,
+    consumed=st.builds(Consumed, cores_percent=WHOLES, memory_bytes=WHOLES),
+    grant=st.builds(Grant, key=KEYS.map(GrantKey), nonce=st.from_regex(r"[0-9a-f]{32}", fullmatch=True).map(Nonce)),
+)
+GPUS = st.builds(PreparedGpu, **COMMON, has_admin_access=st.booleans())
+MIGS = st.builds(PreparedMig, **COMMON, mig_uuid=UUIDS.map(lambda u: MigUuid(f"MIG-{u}")))
 RECORDS = st.builds(
     ClaimRecord,
     claim=st.builds(ClaimRef, namespace=NAMES, name=NAMES, uid=UUIDS.map(ClaimUid)),
     boot_id=NAMES,
     state=st.sampled_from(ClaimState),
     mode=st.sampled_from(AssignmentMode),
-    results=st.lists(results(), max_size=3).map(tuple),
+    policy=st.sampled_from(ComputePolicy),
+    results=st.lists(VGPUS | GPUS | MIGS, max_size=3).map(tuple),
 )
 BINDINGS = st.builds(
     Binding,
@@ -123,19 +132,50 @@ def test_random_bytes_are_no_record_and_no_binding(content: bytes) -> None:
         bindings.decode_binding(content)
 
 
+def test_record_of_the_second_form_is_the_file_that_states_it() -> None:
+    assert records.encode_record(MIXED) == SECOND_FORM.read_bytes()
+    assert records.decode_record(SECOND_FORM.read_bytes()) == MIXED
+
+
+@pytest.mark.parametrize(
+    ("record", "form"),
+    [
+        (RECORD, 1),
+        (replace(RECORD, results=()), 1),
+        (replace(RECORD, policy=ComputePolicy.NONE), 2),
+        (replace(RECORD, results=(TRAINER, WHOLE)), 2),
+        (replace(RECORD, results=(SLICE,)), 2),
+    ],
+)
+def test_record_is_written_in_the_oldest_form_that_holds_it(record: ClaimRecord, form: int) -> None:
+    """An older version, started again, must be able to go on with all that it understands and with nothing else."""
+    envelope = json.loads(records.encode_record(record))
+
+    assert (envelope["schema"], envelope["min_reader"]) == (form, form)
+
+
+@given(record=RECORDS.filter(lambda r: records.encode_record(r).startswith(b'{\n  "min_reader": 1')))
+def test_record_of_the_first_form_has_no_field_that_the_first_reader_did_not_know(record: ClaimRecord) -> None:
+    payload = json.loads(records.encode_record(record))["payload"]
+
+    assert sorted(payload) == ["boot_id", "claim", "mode", "results", "state"]
+    for result in payload["results"]:
+        assert sorted(result) == ["cdi_device", "consumed", "device", "gpu_uuid", "grant", "pool", "request", "share_id"]
+
+
 def test_record_for_a_newer_reader_is_refused_saying_so() -> None:
     doc = json.loads((EXAMPLES / "claim.json").read_text())
 
     with pytest.raises(records.RecordUnusable) as refusal:
-        records.decode_record(json.dumps({**doc, "min_reader": 2}).encode())
+        records.decode_record(json.dumps({**doc, "min_reader": 3}).encode())
 
-    assert str(refusal.value) == "claim record needs a reader of version 2, this one is 1: upgrade again"
+    assert str(refusal.value) == "claim record needs a reader of version 3, this one is 2: upgrade again"
 
 
 def test_record_of_a_newer_writer_that_this_reader_may_read_is_read() -> None:
     doc = json.loads((EXAMPLES / "claim.json").read_text())
 
-    assert records.decode_record(json.dumps({**doc, "schema": 2, "further": True}).encode()) == RECORD
+    assert records.decode_record(json.dumps({**doc, "schema": 3, "further": True}).encode()) == RECORD
 
 
 def _without(field: str) -> dict[str, Any]:

@@ -20,7 +20,10 @@ MAX_RESULTS = 32  # the API's own limit
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocatedResult:
-    """One allocation result of ours. A capacity that the claim omits is None and means the whole device."""
+    """One allocation result of ours. A capacity that the claim omits is None and means the whole device.
+
+    `request` is `main`, or `main/sub` where the claim gave alternatives. With admin access the device is shared with its users.
+    """
 
     request: RequestName
     pool: PoolName
@@ -28,6 +31,7 @@ class AllocatedResult:
     share_id: ShareId
     cores_percent: int | None
     memory_bytes: int | None
+    has_admin_access: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,8 +86,6 @@ def _results(doc: Mapping[str, Any], claim: ClaimRef) -> tuple[AllocatedResult, 
 def _result(row: Mapping[str, Any], *, claim: ClaimRef, index: int) -> AllocatedResult:
     where = f"claim {claim} status.allocation.devices.results[{index}]"
     try:
-        if row.get("adminAccess"):
-            raise PreconditionFailed(f"{where} has adminAccess, which vGPU devices do not offer")
         consumed = jsonshape.mapping(row, "consumedCapacity") if row.get("consumedCapacity") is not None else {}
         return AllocatedResult(
             request=ids.parse_request_name(jsonshape.text(row, "request")),
@@ -92,6 +94,7 @@ def _result(row: Mapping[str, Any], *, claim: ClaimRef, index: int) -> Allocated
             share_id=ids.parse_share_id(jsonshape.text(row, "shareID") if row.get("shareID") is not None else ""),
             cores_percent=_capacity(consumed, "cores"),
             memory_bytes=_capacity(consumed, "memory"),
+            has_admin_access=jsonshape.flag(row, "adminAccess") if row.get("adminAccess") is not None else False,
         )
     except (MalformedInput, jsonshape.ShapeError) as exc:
         raise MalformedInput(f"{where}: {exc}") from exc

@@ -1,6 +1,7 @@
 """A claim's record → the CDI file that the runtime reads. Names and documents only; writing it is an effect.
 
-Everything vGPU is a *device* edit, so that a container sees what it was given and nothing of its claim's other devices.
+Everything is a *device* edit, so that a container sees what it was given and nothing of its claim's other devices. Only a share
+of a GPU comes with a grant, the enforcement library and the poison mount; a whole GPU and a MIG device are nodes and libraries.
 """
 
 from __future__ import annotations
@@ -8,12 +9,12 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Any, assert_never
 
 from vgpu_state import container_abi, grants
-from vgpu_state.claims import AssignmentMode, ClaimRecord, PreparedResult
+from vgpu_state.claims import AssignmentMode, ClaimRecord, PreparedGpu, PreparedMig, PreparedResult, PreparedVgpu
 from vgpu_state.container_abi import Mount
-from vgpu_state.ids import ClaimUid, DeviceName, GpuUuid, RequestName, ShareId
+from vgpu_state.ids import ClaimUid, DeviceName, GpuUuid, MigUuid, RequestName, ShareId
 from vgpu_state.layout import Layout
 
 VERSION = "0.5.0"  # the lowest that lets a device's name begin with a digit and a node have a hostPath
@@ -34,10 +35,14 @@ class DeviceNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFiles:
-    """What of the driver is on this node: control nodes, each GPU's node, the libraries to mount."""
+    """What of the driver is on this node: control nodes, each GPU's node, the libraries to mount.
+
+    `caps_by_mig` are the nodes that open a MIG device's GPU instance and compute instance.
+    """
 
     control_nodes: tuple[DeviceNode, ...] = ()
     node_by_gpu: dict[GpuUuid, DeviceNode] = field(default_factory=dict)
+    caps_by_mig: dict[MigUuid, tuple[DeviceNode, ...]] = field(default_factory=dict)
     libraries: tuple[Mount, ...] = ()
 
 
@@ -84,20 +89,36 @@ def encode_spec(record: ClaimRecord, *, files: NodeFiles, host: Layout, library_
 
 
 def _edits(uid: ClaimUid, result: PreparedResult, *, files: NodeFiles, mounts: tuple[Mount, ...]) -> dict[str, Any]:
+    env, own_mounts = _vgpu_edits(uid, result, mounts) if isinstance(result, PreparedVgpu) else ([], ())
+    if files.libraries:
+        # `void` keeps the legacy NVIDIA hook, where one is installed, from adding every GPU.
+        env += [f"LD_LIBRARY_PATH={LIBRARY_DIR}", "NVIDIA_VISIBLE_DEVICES=void"]
+    nodes = (*_device_nodes(result, files), *files.control_nodes)
+    return {
+        "env": env,
+        "deviceNodes": [_node(n) for n in nodes],
+        "mounts": [_mount(m) for m in (*own_mounts, *files.libraries)],
+    }
+
+
+def _vgpu_edits(uid: ClaimUid, result: PreparedVgpu, mounts: tuple[Mount, ...]) -> tuple[list[str], tuple[Mount, ...]]:
     env = [
         grants.encode_grant_env(key=result.grant.key, claim_uid=uid, request=result.request, nonce=result.grant.nonce),
         f"{container_abi.ENV_CLAIM_UID}={uid}",
         f"{container_abi.ENV_COMPATIBILITY_MODE}={container_abi.CLIENT_MODE}",
     ]
-    if files.libraries:
-        # `void` keeps the legacy NVIDIA hook, where one is installed, from adding every GPU.
-        env += [f"LD_LIBRARY_PATH={LIBRARY_DIR}", "NVIDIA_VISIBLE_DEVICES=void"]
-    nodes = (files.node_by_gpu[result.gpu_uuid], *files.control_nodes)
-    return {
-        "env": env,
-        "deviceNodes": [_node(n) for n in nodes],
-        "mounts": [_mount(m) for m in (*mounts, *files.libraries)],
-    }
+    return env, mounts
+
+
+def _device_nodes(result: PreparedResult, files: NodeFiles) -> tuple[DeviceNode, ...]:
+    gpu = files.node_by_gpu[result.gpu_uuid]
+    match result:
+        case PreparedVgpu() | PreparedGpu():
+            return (gpu,)
+        case PreparedMig(mig_uuid=mig_uuid):
+            return (gpu, *files.caps_by_mig[mig_uuid])
+        case never:
+            assert_never(never)
 
 
 def _node(node: DeviceNode) -> dict[str, str]:

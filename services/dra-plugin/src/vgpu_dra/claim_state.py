@@ -16,6 +16,8 @@ from vgpu_dra.allocation import Allocation
 from vgpu_dra.inventory import Inventory
 from vgpu_dra.ledger import Ledger
 from vgpu_dra.policy import prepare
+from vgpu_dra.policy.prepare import NodeNow
+from vgpu_dra.rules import NodeRules
 from vgpu_state import claims
 from vgpu_state.claims import Binding, ClaimRecord
 from vgpu_state.errors import NotReady, PreconditionFailed, VgpuError
@@ -37,6 +39,8 @@ class ClaimFiles(Protocol):
 class NodeView(Protocol):
     """What Prepare needs to know of the node now."""
 
+    @property
+    def rules(self) -> NodeRules: ...
     @property
     def boot_id(self) -> str: ...
     def inventory(self) -> Inventory: ...
@@ -84,15 +88,15 @@ class PreparedClaims:
                 raise NotReady(f"claim {allocation.claim} was unprepared while it was being prepared; kubelet may ask again")
             if (reason := self._ledger.quarantined.get(uid)) is not None:
                 raise PreconditionFailed(f"claim {allocation.claim} is quarantined ({reason}); delete its pods to unprepare it")
-            self._node.check_library_set()
             inventory = self._node.inventory()
             record = prepare.plan_prepare(
                 allocation,
                 existing=self._ledger.records.get(uid),
-                inventory=inventory,
-                boot_id=self._node.boot_id,
+                node=NodeNow(inventory=inventory, ratios=self._node.rules.ratios, boot_id=self._node.boot_id),
                 mint=mint_nonce,
             )
+            if record.vgpus:
+                self._node.check_library_set()
             self._busy_since.pop(uid, None)  # the claim is wanted: a later Unprepare waits for what runs then
             spec = self._node.spec(record, inventory)  # before the first effect: a missing device node refuses without a trace
             return self._apply(record, spec)

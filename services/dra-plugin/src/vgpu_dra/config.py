@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 
 from vgpu_daemon import options
 from vgpu_daemon.run import BadUsage
-from vgpu_dra.effects.node import NodePaths
+from vgpu_dra.effects.driver_files import NodePaths
 from vgpu_dra.rules import NodeRules, parse_runtime_handlers
 from vgpu_state import ids
 from vgpu_state.errors import MalformedInput
@@ -96,6 +96,7 @@ def parse_config(argv: Sequence[str], environ: Mapping[str, str]) -> Config:
             driver_root=driver_root,
             host_driver_root=_absolute(given, options.HOST_DRIVER_ROOT) if given["host-driver-root"] else driver_root,
             dev_root=_absolute(given, options.DEV_ROOT),
+            proc_root=_absolute(given, options.PROC_ROOT),
         ),
         host_root=given["host-root"],
         run_dir=run_dir,

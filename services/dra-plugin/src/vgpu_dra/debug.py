@@ -36,5 +36,5 @@ def _claim(record: ClaimRecord, ledger: Ledger) -> dict[str, Any]:
         "state": record.state.value,
         "mode": record.mode.value,
         "devices": [f"{r.request}={r.device}" for r in record.results],
-        "unused_grants": [r.request for r in record.results if r.grant.key not in held],
+        "unused_grants": [r.request for r in record.vgpus if r.grant.key not in held],
     }

@@ -182,7 +182,7 @@ class Partitions:
         binding = self._ledger.bindings(uid).get(name)
         if record is None or binding is None:
             return True
-        granted = [r for r in record.results if r.grant.key in binding.grants]
+        granted = [r for r in record.vgpus if r.grant.key in binding.grants]
         try:
             content = limits.container_limits(
                 granted, claim=record.claim, pod=binding.pod, container=binding.container, inventory=self._node.inventory()

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from vgpu_state.errors import MalformedInput
 from vgpu_state.layout import Layout
 
+_MIB = 1 << 20
+_WHOLE_PERCENT = 100
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ratios:
@@ -15,6 +18,15 @@ class Ratios:
 
     cores_percent: int = 100
     memory_percent: int = 100
+
+    @property
+    def share_cores_percent(self) -> int:
+        """The most compute that one share has: oversubscribed or not, a GPU has no more than its whole."""
+        return min(self.cores_percent, _WHOLE_PERCENT)
+
+    def memory_bytes(self, gpu_memory_bytes: int) -> int:
+        """What is given away of a GPU's memory, in whole MiB, as its device is offered."""
+        return gpu_memory_bytes * self.memory_percent // _WHOLE_PERCENT // _MIB * _MIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +38,7 @@ class NodeRules:
     private_paths: tuple[str, ...]
     runtime_handlers: tuple[str, ...]
     allows_privileged: bool
+    ratios: Ratios = Ratios()
 
 
 def parse_runtime_handlers(text: str) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import ClassVar
 
 from vgpu_state.ids import (
     ClaimUid,
@@ -11,6 +12,7 @@ from vgpu_state.ids import (
     DeviceName,
     GpuUuid,
     GrantKey,
+    MigUuid,
     Nonce,
     PodUid,
     PoolName,
@@ -40,6 +42,14 @@ class DeviceKind(StrEnum):
     VGPU = "vgpu"
     GPU = "gpu"
     MIG = "mig"
+
+
+class ComputePolicy(StrEnum):
+    """What a vGPU's percent of compute means: FIXED is never exceeded, BALANCE is on an idle GPU, NONE limits nothing."""
+
+    FIXED = "fixed"
+    BALANCE = "balance"
+    NONE = "none"
 
 
 class HolderState(StrEnum):
@@ -81,17 +91,48 @@ class Grant:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PreparedResult:
+class _Prepared:
     """One allocation result of a claim, prepared: request × device × share, and all that undoing it needs."""
+
+    kind: ClassVar[DeviceKind]
 
     request: RequestName
     pool: PoolName
     device: DeviceName
     share_id: ShareId
-    consumed: Consumed
     gpu_uuid: GpuUuid
     cdi_device: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedVgpu(_Prepared):
+    """A share of a GPU: what its container may use of it, and the grant by which the container shows that it was given it."""
+
+    kind: ClassVar[DeviceKind] = DeviceKind.VGPU
+
+    consumed: Consumed
     grant: Grant
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedGpu(_Prepared):
+    """A whole GPU, nothing of which we limit. With admin access it is looked at beside its users."""
+
+    kind: ClassVar[DeviceKind] = DeviceKind.GPU
+
+    has_admin_access: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedMig(_Prepared):
+    """A MIG device, which the hardware limits. Its instances' numbers are looked up by its UUID."""
+
+    kind: ClassVar[DeviceKind] = DeviceKind.MIG
+
+    mig_uuid: MigUuid
+
+
+PreparedResult = PreparedVgpu | PreparedGpu | PreparedMig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,10 +143,16 @@ class ClaimRecord:
     boot_id: str
     state: ClaimState
     mode: AssignmentMode
+    policy: ComputePolicy = ComputePolicy.FIXED
     results: tuple[PreparedResult, ...]
 
-    def result_by_key(self) -> dict[GrantKey, PreparedResult]:
-        return {r.grant.key: r for r in self.results}
+    @property
+    def vgpus(self) -> tuple[PreparedVgpu, ...]:
+        """The results that a container needs a grant for, in their order."""
+        return tuple(r for r in self.results if isinstance(r, PreparedVgpu))
+
+    def vgpu_by_key(self) -> dict[GrantKey, PreparedVgpu]:
+        return {r.grant.key: r for r in self.vgpus}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,6 +26,10 @@ def whole(doc: Mapping[str, Any], field: str) -> int:
     return value
 
 
+def flag(doc: Mapping[str, Any], field: str) -> bool:
+    return _typed(doc, field, bool, "true or false")
+
+
 def mapping(doc: Mapping[str, Any], field: str) -> Mapping[str, Any]:
     return _typed(doc, field, dict, "an object")
 

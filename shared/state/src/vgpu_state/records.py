@@ -1,7 +1,8 @@
 """bytes ↔ ClaimRecord: the file claim.json.
 
 Shape: a JSON envelope {schema, min_reader, sha256, payload}; `sha256` is over the payload in compact form with sorted keys. A
-reader older than `min_reader` must not touch the claim: it would drop what it does not know.
+reader older than `min_reader` must not touch the claim: it would drop what it does not know. A record is written in the oldest
+form that holds it: 1 knows shares of GPUs under the fixed policy, 2 every kind of device and policy.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, assert_never
 
 from vgpu_state import ids, jsonshape
 from vgpu_state.claims import (
@@ -17,15 +18,20 @@ from vgpu_state.claims import (
     ClaimRecord,
     ClaimRef,
     ClaimState,
+    ComputePolicy,
     Consumed,
+    DeviceKind,
     Grant,
+    PreparedGpu,
+    PreparedMig,
     PreparedResult,
+    PreparedVgpu,
 )
 from vgpu_state.errors import VgpuError
 
-SCHEMA = 1
-MIN_READER = 1
-READER = 1
+READER = 2
+_SHARES_ONLY = 1
+_EVERY_KIND = 2
 MAX_BYTES = 1 << 20  # a claim has at most 32 results of some 600 bytes; anything larger is not ours
 
 
@@ -35,14 +41,17 @@ class RecordUnusable(VgpuError):
 
 def encode_record(record: ClaimRecord) -> bytes:
     """The file's bytes. Equal records give equal bytes."""
-    payload = {
+    payload: dict[str, Any] = {
         "claim": {"namespace": record.claim.namespace, "name": record.claim.name, "uid": record.claim.uid},
         "boot_id": record.boot_id,
         "state": record.state.value,
         "mode": record.mode.value,
         "results": [_encode_result(r) for r in record.results],
     }
-    envelope = {"schema": SCHEMA, "min_reader": MIN_READER, "sha256": _checksum(payload), "payload": payload}
+    if record.policy is not ComputePolicy.FIXED:
+        payload["compute_policy"] = record.policy.value
+    form = _form(record)
+    envelope = {"schema": form, "min_reader": form, "sha256": _checksum(payload), "payload": payload}
     return json.dumps(envelope, indent=2, sort_keys=True).encode()
 
 
@@ -80,38 +89,68 @@ def _decode(raw: bytes) -> ClaimRecord:
         boot_id=jsonshape.text(payload, "boot_id"),
         state=ClaimState(jsonshape.text(payload, "state")),
         mode=AssignmentMode(jsonshape.text(payload, "mode")),
+        policy=ComputePolicy(jsonshape.text(payload, "compute_policy")) if "compute_policy" in payload else ComputePolicy.FIXED,
         results=tuple(_decode_result(r) for r in jsonshape.mappings(payload, "results")),
     )
 
 
+def _form(record: ClaimRecord) -> int:
+    is_shares_only = record.policy is ComputePolicy.FIXED and len(record.vgpus) == len(record.results)
+    return _SHARES_ONLY if is_shares_only else _EVERY_KIND
+
+
 def _encode_result(result: PreparedResult) -> dict[str, Any]:
-    return {
+    doc = {
         "request": result.request,
         "pool": result.pool,
         "device": result.device,
         "share_id": result.share_id,
-        "consumed": {"cores": result.consumed.cores_percent, "memory_bytes": result.consumed.memory_bytes},
         "gpu_uuid": result.gpu_uuid,
         "cdi_device": result.cdi_device,
-        "grant": {"key": result.grant.key, "nonce": result.grant.nonce},
     }
+    match result:
+        case PreparedVgpu(consumed=consumed, grant=grant):
+            return doc | {
+                "consumed": {"cores": consumed.cores_percent, "memory_bytes": consumed.memory_bytes},
+                "grant": {"key": grant.key, "nonce": grant.nonce},
+            }
+        case PreparedGpu(has_admin_access=has_admin_access):
+            return doc | {"kind": DeviceKind.GPU.value, "admin_access": has_admin_access}
+        case PreparedMig(mig_uuid=mig_uuid):
+            return doc | {"kind": DeviceKind.MIG.value, "mig_uuid": mig_uuid}
+        case never:
+            assert_never(never)
 
 
 def _decode_result(doc: Mapping[str, Any]) -> PreparedResult:
+    common: dict[str, Any] = {
+        "request": ids.parse_request_name(jsonshape.text(doc, "request")),
+        "pool": ids.parse_pool_name(jsonshape.text(doc, "pool")),
+        "device": ids.parse_device_name(jsonshape.text(doc, "device")),
+        "share_id": ids.parse_share_id(jsonshape.text(doc, "share_id")),
+        "gpu_uuid": ids.parse_gpu_uuid(jsonshape.text(doc, "gpu_uuid")),
+        "cdi_device": jsonshape.text(doc, "cdi_device"),
+    }
+    # The first form has no kinds: everything in it is a share.
+    match DeviceKind(jsonshape.text(doc, "kind")) if "kind" in doc else DeviceKind.VGPU:
+        case DeviceKind.VGPU:
+            return PreparedVgpu(**common, consumed=_decode_consumed(doc), grant=_decode_grant(doc))
+        case DeviceKind.GPU:
+            return PreparedGpu(**common, has_admin_access=jsonshape.flag(doc, "admin_access"))
+        case DeviceKind.MIG:
+            return PreparedMig(**common, mig_uuid=ids.parse_mig_uuid(jsonshape.text(doc, "mig_uuid")))
+        case never:
+            assert_never(never)
+
+
+def _decode_consumed(doc: Mapping[str, Any]) -> Consumed:
     consumed = jsonshape.mapping(doc, "consumed")
+    return Consumed(cores_percent=jsonshape.whole(consumed, "cores"), memory_bytes=jsonshape.whole(consumed, "memory_bytes"))
+
+
+def _decode_grant(doc: Mapping[str, Any]) -> Grant:
     grant = jsonshape.mapping(doc, "grant")
-    return PreparedResult(
-        request=ids.parse_request_name(jsonshape.text(doc, "request")),
-        pool=ids.parse_pool_name(jsonshape.text(doc, "pool")),
-        device=ids.parse_device_name(jsonshape.text(doc, "device")),
-        share_id=ids.parse_share_id(jsonshape.text(doc, "share_id")),
-        consumed=Consumed(
-            cores_percent=jsonshape.whole(consumed, "cores"), memory_bytes=jsonshape.whole(consumed, "memory_bytes")
-        ),
-        gpu_uuid=ids.parse_gpu_uuid(jsonshape.text(doc, "gpu_uuid")),
-        cdi_device=jsonshape.text(doc, "cdi_device"),
-        grant=Grant(key=ids.parse_grant_key(jsonshape.text(grant, "key")), nonce=ids.parse_nonce(jsonshape.text(grant, "nonce"))),
-    )
+    return Grant(key=ids.parse_grant_key(jsonshape.text(grant, "key")), nonce=ids.parse_nonce(jsonshape.text(grant, "nonce")))
 
 
 def _checksum(payload: Mapping[str, Any]) -> str:

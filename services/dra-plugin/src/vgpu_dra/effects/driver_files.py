@@ -1,15 +1,18 @@
 """What of the NVIDIA driver is on this node: libraries under the driver root, device nodes under the dev root.
 
-No toolkit is needed: libraries are mounted by name, under each name they are looked up by, into one directory of their own.
+Which node opens a MIG instance is the kernel driver's choice and is read from its files below /proc, never computed. No toolkit
+is needed: libraries are mounted by name, under each name they are looked up by, into one directory of their own.
 Source: what nvidia-container-toolkit's pkg/nvcdi finds and mounts.
 """
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
 from pathlib import Path
 
 from vgpu_dra.cdi import LIBRARY_DIR, DeviceNode, NodeFiles
-from vgpu_dra.inventory import Inventory
+from vgpu_dra.inventory import Gpu, Inventory, MigDevice
 from vgpu_state.container_abi import Mount
 
 _SEARCH = (
@@ -35,6 +38,18 @@ _LIBRARIES: dict[str, tuple[str, ...]] = {
 }
 _SMI = "usr/bin/nvidia-smi"
 _CONTROL = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools")
+_CAPABILITIES = "driver/nvidia/capabilities"
+_CAPABILITY_MINOR = re.compile(r"^DeviceFileMinor:\s*(\d{1,7})\s*$", re.MULTILINE | re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodePaths:
+    """Where the driver, the device nodes and the kernel's files are, as this process and as the runtime see them."""
+
+    driver_root: Path
+    host_driver_root: Path
+    dev_root: Path
+    proc_root: Path
 
 
 def find_nvml(driver_root: Path) -> Path | None:
@@ -45,8 +60,9 @@ def find_nvml(driver_root: Path) -> Path | None:
     return None
 
 
-def find_node_files(inventory: Inventory, *, driver_root: Path, host_driver_root: Path, dev_root: Path) -> NodeFiles:
-    """Device nodes and libraries as they exist now. A GPU without a device node is left out."""
+def find_node_files(inventory: Inventory, paths: NodePaths) -> NodeFiles:
+    """Device nodes and libraries as they exist now. A GPU or a MIG device that lacks a node is left out."""
+    dev_root = paths.dev_root
     return NodeFiles(
         control_nodes=tuple(_node(dev_root, name) for name in _CONTROL if (dev_root / name).exists()),
         node_by_gpu={
@@ -54,7 +70,10 @@ def find_node_files(inventory: Inventory, *, driver_root: Path, host_driver_root
             for gpu in inventory.gpus
             if (dev_root / f"nvidia{gpu.minor}").exists()
         },
-        libraries=tuple(_libraries(inventory.driver_version, driver_root, host_driver_root)),
+        caps_by_mig={
+            mig.uuid: nodes for gpu in inventory.gpus for mig in gpu.mig_devices if (nodes := _capability_nodes(gpu, mig, paths))
+        },
+        libraries=tuple(_libraries(inventory.driver_version, paths.driver_root, paths.host_driver_root)),
     )
 
 
@@ -75,6 +94,26 @@ def _libraries(version: str, driver_root: Path, host_root: Path) -> list[Mount]:
     if mounts and (driver_root / _SMI).exists():
         mounts.append(Mount(destination=f"/{_SMI}", source=str(host_root / _SMI)))
     return mounts
+
+
+def _capability_nodes(gpu: Gpu, mig: MigDevice, paths: NodePaths) -> tuple[DeviceNode, ...]:
+    """Those of the GPU instance and of the compute instance, or none where one is missing."""
+    instance = f"gpu{gpu.minor}/mig/gi{mig.gpu_instance}"
+    minors = [
+        _capability_minor(paths.proc_root / _CAPABILITIES / f"{instance}{ci}/access") for ci in ("", f"/ci{mig.compute_instance}")
+    ]
+    names = [f"nvidia-caps/nvidia-cap{minor}" for minor in minors if minor is not None]
+    found = tuple(_node(paths.dev_root, name) for name in names if (paths.dev_root / name).exists())
+    return found if len(found) == len(minors) else ()
+
+
+def _capability_minor(path: Path) -> int | None:
+    """Source: the NVIDIA kernel driver's capability files, "DeviceFileMinor: 12" and two lines on its mode."""
+    try:
+        match = _CAPABILITY_MINOR.search(path.read_text(errors="replace"))
+    except OSError:
+        return None
+    return int(match.group(1)) if match else None
 
 
 def _node(dev_root: Path, name: str) -> DeviceNode:

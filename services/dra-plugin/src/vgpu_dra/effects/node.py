@@ -3,25 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from vgpu_dra import cdi
-from vgpu_dra.effects.driver_files import find_node_files, has_cuda
+from vgpu_dra.effects.driver_files import NodePaths, find_node_files, has_cuda
 from vgpu_dra.inventory import Inventory
 from vgpu_dra.rules import NodeRules
-from vgpu_state.claims import ClaimRecord
+from vgpu_state.claims import ClaimRecord, PreparedMig, PreparedResult
 from vgpu_state.errors import PreconditionFailed
 from vgpu_state.layout import Layout
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodePaths:
-    """Where the driver and the device nodes are, as this process and as the runtime see them."""
-
-    driver_root: Path
-    host_driver_root: Path
-    dev_root: Path
 
 
 class Node:
@@ -48,24 +38,12 @@ class Node:
         """The CDI file of a claim on this node now.
 
         Raises:
-            PreconditionFailed: a GPU of the claim is not there or has no device node, or the driver's libraries are missing.
+            PreconditionFailed: a GPU or MIG device of the claim is not there or has no device node, or the driver's libraries
+                are missing.
         """
-        files = find_node_files(
-            inventory,
-            driver_root=self._paths.driver_root,
-            host_driver_root=self._paths.host_driver_root,
-            dev_root=self._paths.dev_root,
-        )
+        files = find_node_files(inventory, self._paths)
         for result in record.results:
-            if inventory.by_uuid(result.gpu_uuid) is None:
-                raise PreconditionFailed(
-                    f"claim {record.claim} request {result.request}: GPU {result.gpu_uuid} is not on this node any more"
-                )
-            if result.gpu_uuid not in files.node_by_gpu:
-                raise PreconditionFailed(
-                    f"claim {record.claim} request {result.request}: GPU {result.gpu_uuid} has no device node under "
-                    f"{self._paths.dev_root}"
-                )
+            self._check_nodes(result, files, inventory, where=f"claim {record.claim} request {result.request}")
         if not has_cuda(files, version := inventory.driver_version):
             # Without them the claim's pods would start and find no CUDA, or another's.
             raise PreconditionFailed(
@@ -87,6 +65,22 @@ class Node:
         ):
             if not Path(path).is_file():
                 raise PreconditionFailed(f"{path} is missing: the enforcement library is not installed on this node")
+
+    def _check_nodes(self, result: PreparedResult, files: cdi.NodeFiles, inventory: Inventory, *, where: str) -> None:
+        gpu = inventory.by_uuid(result.gpu_uuid)
+        if gpu is None:
+            raise PreconditionFailed(f"{where}: GPU {result.gpu_uuid} is not on this node any more")
+        if gpu.uuid not in files.node_by_gpu:
+            raise PreconditionFailed(f"{where}: GPU {gpu.uuid} has no device node under {self._paths.dev_root}")
+        if not isinstance(result, PreparedMig):
+            return
+        if not any(mig.uuid == result.mig_uuid for mig in gpu.mig_devices):
+            raise PreconditionFailed(f"{where}: MIG device {result.mig_uuid} is not on GPU {gpu.uuid} any more")
+        if result.mig_uuid not in files.caps_by_mig:
+            raise PreconditionFailed(
+                f"{where}: MIG device {result.mig_uuid} has no nvidia-cap nodes under {self._paths.dev_root}/nvidia-caps, or "
+                f"{self._paths.proc_root} does not say which they are"
+            )
 
     def agent_path(self, host_path: str) -> str:
         """A path below the manager directory, given as the runtime sees it, as this process does, links resolved."""

@@ -17,7 +17,7 @@ from vgpu_dra import cdi
 from vgpu_dra.inventory import Inventory
 from vgpu_dra.rules import NodeRules
 from vgpu_state import container_abi
-from vgpu_state.claims import ClaimRecord, ClaimState, PodRef, PreparedResult
+from vgpu_state.claims import ClaimRecord, ClaimState, PodRef, PreparedVgpu
 from vgpu_state.container_abi import Mount
 from vgpu_state.errors import PermissionRefused, PreconditionFailed
 from vgpu_state.grants import ShownGrant
@@ -75,7 +75,7 @@ def single_claim(facts: ContainerFacts) -> ClaimUid:
     return uids[0]
 
 
-def granted_results(facts: ContainerFacts, record: ClaimRecord | None) -> tuple[PreparedResult, ...]:
+def granted_results(facts: ContainerFacts, record: ClaimRecord | None) -> tuple[PreparedVgpu, ...]:
     """The prepared results that the grants give, in the claim's order.
 
     Raises:
@@ -84,7 +84,7 @@ def granted_results(facts: ContainerFacts, record: ClaimRecord | None) -> tuple[
     if record is None or record.state is not ClaimState.PREPARED:
         uid = facts.grants[0].claim_uid
         raise PermissionRefused(f"{facts} shows a grant of claim {uid}, which is not prepared on this node")
-    by_key = record.result_by_key()
+    by_key = record.vgpu_by_key()
     for grant in facts.grants:
         result = by_key.get(grant.key)
         if (
@@ -94,10 +94,10 @@ def granted_results(facts: ContainerFacts, record: ClaimRecord | None) -> tuple[
         ):
             raise PermissionRefused(f"{facts}: grant {grant.key} of claim {record.claim} is unknown; it was not given by Prepare")
     shown = {g.key for g in facts.grants}
-    return tuple(r for r in record.results if r.grant.key in shown)
+    return tuple(r for r in record.vgpus if r.grant.key in shown)
 
 
-def check_container(facts: ContainerFacts, results: Iterable[PreparedResult], *, rules: NodeRules, inventory: Inventory) -> None:
+def check_container(facts: ContainerFacts, results: Iterable[PreparedVgpu], *, rules: NodeRules, inventory: Inventory) -> None:
     """Returns when nothing the container is given could widen its slice or reach into ours.
 
     Raises:
@@ -127,7 +127,7 @@ def _check_privileged(facts: ContainerFacts, rules: NodeRules) -> None:
         )
 
 
-def _check_devices(facts: ContainerFacts, results: Collection[PreparedResult], inventory: Inventory) -> None:
+def _check_devices(facts: ContainerFacts, results: Collection[PreparedVgpu], inventory: Inventory) -> None:
     minor_by_gpu = {g.uuid: g.minor for g in inventory.gpus}
     granted = {minor_by_gpu.get(r.gpu_uuid): r for r in results}
     found = {minor for device in facts.devices for minor in _gpu_minors(device)}
@@ -142,7 +142,7 @@ def _check_devices(facts: ContainerFacts, results: Collection[PreparedResult], i
     if foreign := sorted(found - set(granted)):
         raise PreconditionFailed(
             f"{facts} also sees /dev/nvidia{foreign[0]}, for which it has no grant: the enforcement library stops a process that "
-            "sees a GPU without limits; remove the device or the claim that brings it"
+            "sees a GPU without limits; give the whole GPU, MIG device or host path that brings it to another container"
         )
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from vgpu_dra.inventory import WHOLE_CORES_PERCENT, Gpu, Inventory
-from vgpu_state.claims import ClaimRef, PodRef, PreparedResult
+from vgpu_state.claims import ClaimRef, PodRef, PreparedVgpu
 from vgpu_state.errors import PreconditionFailed
 from vgpu_state.ids import ContainerName
 from vgpu_state.vgpu_config import Limits, Slot
 
 
 def container_limits(
-    shares: Iterable[PreparedResult], *, claim: ClaimRef, pod: PodRef, container: ContainerName, inventory: Inventory
+    shares: Iterable[PreparedVgpu], *, claim: ClaimRef, pod: PodRef, container: ContainerName, inventory: Inventory
 ) -> Limits:
     """One slot per GPU, at its NVML index: the sum of this container's shares, capped at the device.
 
@@ -40,7 +40,7 @@ def container_limits(
     )
 
 
-def _added(slot: Slot | None, share: PreparedResult, gpu: Gpu) -> Slot:
+def _added(slot: Slot | None, share: PreparedVgpu, gpu: Gpu) -> Slot:
     memory = share.consumed.memory_bytes + (slot.memory_bytes if slot else 0)
     cores = share.consumed.cores_percent + (slot.cores_percent if slot else 0)
     return Slot(

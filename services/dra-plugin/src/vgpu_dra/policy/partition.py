@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from vgpu_dra import cdi
 from vgpu_dra.policy.admission import ContainerFacts
 from vgpu_state import container_abi, ids
-from vgpu_state.claims import Binding, ClaimRecord, HolderState, PreparedResult
+from vgpu_state.claims import Binding, ClaimRecord, HolderState, PreparedVgpu
 from vgpu_state.container_abi import Mount
 from vgpu_state.errors import NotReady, PreconditionFailed, Superseded
 from vgpu_state.ids import PartitionName, RequestName
@@ -45,7 +45,7 @@ class Holders:
     may_evict: bool
 
 
-def plan_ensure(facts: ContainerFacts, *, results: Iterable[PreparedResult], holders: Holders, session: int) -> Confirm | Make:
+def plan_ensure(facts: ContainerFacts, *, results: Iterable[PreparedVgpu], holders: Holders, session: int) -> Confirm | Make:
     """What EnsurePartition does for this container.
 
     A newer runtime id of the same (pod, container) takes over; another live holder of one of its requests refuses it; one
@@ -126,7 +126,7 @@ def adjustment_env(binding: Binding) -> tuple[tuple[str, str], ...]:
     )
 
 
-def _shared_requests(binding: Binding, wanted: tuple[PreparedResult, ...], *, record: ClaimRecord) -> list[RequestName]:
-    by_key = record.result_by_key()
+def _shared_requests(binding: Binding, wanted: tuple[PreparedVgpu, ...], *, record: ClaimRecord) -> list[RequestName]:
+    by_key = record.vgpu_by_key()
     held = {by_key[k].request for k in binding.grants if k in by_key}
     return sorted(held & {r.request for r in wanted})

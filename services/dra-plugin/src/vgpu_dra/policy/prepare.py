@@ -3,19 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 from vgpu_dra import cdi
 from vgpu_dra.allocation import AllocatedResult, Allocation
-from vgpu_dra.inventory import WHOLE_CORES_PERCENT, Inventory
+from vgpu_dra.inventory import Device, Inventory, MigDevice
+from vgpu_dra.rules import Ratios
 from vgpu_state import grants
-from vgpu_state.claims import AssignmentMode, ClaimRecord, ClaimState, Consumed, Grant, PreparedResult
+from vgpu_state.claims import (
+    AssignmentMode,
+    ClaimRecord,
+    ClaimState,
+    Consumed,
+    DeviceKind,
+    Grant,
+    PreparedGpu,
+    PreparedMig,
+    PreparedResult,
+    PreparedVgpu,
+)
 from vgpu_state.errors import MalformedInput, PreconditionFailed
-from vgpu_state.ids import Nonce
+from vgpu_state.ids import GrantKey, Nonce
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeNow:
+    """This node at the moment of a Prepare: its GPUs, how much of them is given away, which boot it is."""
+
+    inventory: Inventory
+    ratios: Ratios
+    boot_id: str
 
 
 def plan_prepare(
-    allocation: Allocation, *, existing: ClaimRecord | None, inventory: Inventory, boot_id: str, mint: Callable[[], Nonce]
+    allocation: Allocation, *, existing: ClaimRecord | None, node: NodeNow, mint: Callable[[], Nonce]
 ) -> ClaimRecord:
     """The record that Prepare ends with, in state STARTED or, when the claim is prepared already, as it is.
 
@@ -25,8 +47,8 @@ def plan_prepare(
         PreconditionFailed: the claim is prepared with other devices, or a device is not on this node.
         MalformedInput: a share that the device cannot give.
     """
-    results = tuple(_prepared(r, allocation=allocation, inventory=inventory, mint=mint) for r in allocation.results)
-    if len({r.grant.key for r in results}) < len(results):
+    results = tuple(_prepared(r, allocation=allocation, node=node, mint=mint) for r in allocation.results)
+    if len({_key(r, allocation) for r in allocation.results}) < len(results):
         raise MalformedInput(f"claim {allocation.claim} has the same request, device and shareID twice in its allocation")
     if existing is not None and _same_devices(existing.results, results):
         return existing
@@ -36,7 +58,7 @@ def plan_prepare(
             f"{_devices(results)}: it must be unprepared first"
         )
     return ClaimRecord(
-        claim=allocation.claim, boot_id=boot_id, state=ClaimState.STARTED, mode=AssignmentMode.LAZY, results=results
+        claim=allocation.claim, boot_id=node.boot_id, state=ClaimState.STARTED, mode=AssignmentMode.LAZY, results=results
     )
 
 
@@ -45,54 +67,80 @@ def completed(record: ClaimRecord) -> ClaimRecord:
     return record if record.state is ClaimState.PREPARED else replace(record, state=ClaimState.PREPARED)
 
 
-def _prepared(
-    result: AllocatedResult, *, allocation: Allocation, inventory: Inventory, mint: Callable[[], Nonce]
-) -> PreparedResult:
-    gpu = inventory.by_device(result.device)
-    if gpu is None:
-        known = ", ".join(g.vgpu_device for g in inventory.gpus) or "none"
-        raise PreconditionFailed(
-            f"claim {allocation.claim} request {result.request}: device {result.device} is not on this node, which has {known}"
-        )
-    if not gpu.has_slot:
-        raise PreconditionFailed(
-            f"claim {allocation.claim} request {result.request}: GPU index {gpu.index} has no slot in the limits file (0 to 15)"
-        )
-    uid = allocation.claim.uid
-    return PreparedResult(
+def _prepared(result: AllocatedResult, *, allocation: Allocation, node: NodeNow, mint: Callable[[], Nonce]) -> PreparedResult:
+    where = f"claim {allocation.claim} request {result.request}"
+    device = _device(result, where=where, inventory=node.inventory)
+    common: dict[str, Any] = {
+        "request": result.request,
+        "pool": result.pool,
+        "device": result.device,
+        "share_id": result.share_id,
+        "gpu_uuid": device.gpu.uuid,
+        "cdi_device": cdi.device_name(
+            claim_uid=allocation.claim.uid, request=result.request, device=result.device, share_id=result.share_id
+        ),
+    }
+    match device:
+        case Device(kind=DeviceKind.VGPU):
+            if not device.gpu.has_slot:
+                raise PreconditionFailed(f"{where}: GPU index {device.gpu.index} has no slot in the limits file (0 to 15)")
+            return PreparedVgpu(
+                **common,
+                consumed=_consumed(result, where=where, memory_bytes=device.gpu.memory_bytes, ratios=node.ratios),
+                grant=Grant(key=_key(result, allocation), nonce=mint()),
+            )
+        case Device(kind=DeviceKind.GPU):
+            return PreparedGpu(**common, has_admin_access=result.has_admin_access)
+        case Device(kind=DeviceKind.MIG, mig=MigDevice(uuid=mig_uuid)):
+            return PreparedMig(**common, mig_uuid=mig_uuid)
+    raise AssertionError(f"a MIG device without its instances: {device}")
+
+
+def _device(result: AllocatedResult, *, where: str, inventory: Inventory) -> Device:
+    """What the result's device stands for, where it may be given now."""
+    devices = inventory.devices()
+    device = devices.get(result.device)
+    if device is None:
+        kind = result.device.partition("-")[0]
+        known = ", ".join(name for name in devices if name.startswith(f"{kind}-")) or "none"
+        raise PreconditionFailed(f"{where}: device {result.device} is not on this node, which has {known}")
+    if result.has_admin_access and device.kind is not DeviceKind.GPU:
+        raise PreconditionFailed(f"{where}: {result.device} is asked for with adminAccess, which only whole GPUs offer")
+    if device.gpu.is_mig and device.kind is not DeviceKind.MIG and not result.has_admin_access:
+        raise PreconditionFailed(f"{where}: GPU {device.gpu.uuid} is in MIG mode, where nothing runs on it but its MIG devices")
+    return device
+
+
+def _key(result: AllocatedResult, allocation: Allocation) -> GrantKey:
+    return grants.grant_key(
+        claim_uid=allocation.claim.uid,
         request=result.request,
         pool=result.pool,
         device=result.device,
         share_id=result.share_id,
-        consumed=_consumed(result, where=f"claim {allocation.claim} request {result.request}", memory_bytes=gpu.memory_bytes),
-        gpu_uuid=gpu.uuid,
-        cdi_device=cdi.device_name(claim_uid=uid, request=result.request, device=result.device, share_id=result.share_id),
-        grant=Grant(
-            key=grants.grant_key(
-                claim_uid=uid, request=result.request, pool=result.pool, device=result.device, share_id=result.share_id
-            ),
-            nonce=mint(),
-        ),
     )
 
 
-def _consumed(result: AllocatedResult, *, where: str, memory_bytes: int) -> Consumed:
-    cores = WHOLE_CORES_PERCENT if result.cores_percent is None else result.cores_percent
-    memory = memory_bytes if result.memory_bytes is None else result.memory_bytes
-    if cores > WHOLE_CORES_PERCENT:
-        raise MalformedInput(f"{where}: cores is {cores}; a GPU has 0 to {WHOLE_CORES_PERCENT} percent")
-    if not 0 < memory <= memory_bytes:
-        raise MalformedInput(f"{where}: memory is {memory} bytes; {result.device} has 1 to {memory_bytes}")
+def _consumed(result: AllocatedResult, *, where: str, memory_bytes: int, ratios: Ratios) -> Consumed:
+    most_cores, most_memory = ratios.share_cores_percent, ratios.memory_bytes(memory_bytes)
+    cores = most_cores if result.cores_percent is None else result.cores_percent
+    memory = most_memory if result.memory_bytes is None else result.memory_bytes
+    if cores > most_cores:
+        raise MalformedInput(f"{where}: cores is {cores}; a share of {result.device} has 0 to {most_cores} percent")
+    if not 0 < memory <= most_memory:
+        raise MalformedInput(f"{where}: memory is {memory} bytes; {result.device} has 1 to {most_memory}")
     return Consumed(cores_percent=cores, memory_bytes=memory)
 
 
 def _same_devices(one: tuple[PreparedResult, ...], other: tuple[PreparedResult, ...]) -> bool:
-    """Whether two preparations give the same shares of the same GPUs; the nonces are drawn anew each time."""
-    return [_identity(r) for r in one] == [_identity(r) for r in other]
+    """Whether two preparations give the same of the same GPUs; the nonces are drawn anew each time."""
+    return len(one) == len(other) and all(_is_same_device(a, b) for a, b in zip(one, other, strict=True))
 
 
-def _identity(result: PreparedResult) -> tuple[object, ...]:
-    return result.grant.key, result.consumed, result.gpu_uuid
+def _is_same_device(one: PreparedResult, other: PreparedResult) -> bool:
+    if isinstance(one, PreparedVgpu) and isinstance(other, PreparedVgpu):
+        return one == replace(other, grant=one.grant)
+    return one == other
 
 
 def _devices(results: tuple[PreparedResult, ...]) -> str:
