@@ -4,8 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 PACKAGES := shared/proto shared/state shared/daemon services/dra-plugin services/nri-plugin services/registry
 READY := $(VENV)/.ready
+PLOT := build/plot
 
-.PHONY: help venv native demo test test-containerd containerd test-cluster run-cluster cluster lint type format proto proto-check kustomize render published lock clean
+.PHONY: help venv native demo test test-containerd containerd test-cluster run-cluster cluster lint type format proto proto-check kustomize render published benchmark lock clean
 
 help:  ## what each target does
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -48,7 +49,7 @@ lint: $(READY)  ## ruff, formatting, import contracts
 	$(BIN)/lint-imports
 
 type: $(READY)  ## mypy --strict
-	$(BIN)/mypy $(PACKAGES:%=%/src) tests/support examples/demo
+	$(BIN)/mypy $(PACKAGES:%=%/src) tests/support examples/demo benchmarks
 
 format: $(READY)
 	$(BIN)/ruff check --fix-only --quiet .
@@ -70,9 +71,20 @@ published: $(READY)  ## our interface definitions against the published ones (ne
 	bash tests/contract/fetch_published.sh
 	$(BIN)/python -m pytest -m published tests/contract
 
-lock:  ## requirements.lock anew from pyproject.toml (needs uv)
-	uv pip compile --group dev --generate-hashes --no-annotate --no-header --no-emit-index-url --no-emit-find-links \
-	  --universal --python-version 3.11 --quiet -o requirements.lock
+benchmark: $(READY) native $(PLOT)/.ready  ## the budgets of a node with 500 claims, measured; results in build/benchmark
+	PYTHONPATH=tests/support:benchmarks $(BIN)/python -m vgpu_benchmark build/benchmark
+	$(PLOT)/bin/python benchmarks/plot.py build/benchmark/results.json build/benchmark/prepare.svg
+
+$(PLOT)/.ready: benchmarks/requirements.lock
+	$(PYTHON) -m venv $(PLOT)
+	$(PLOT)/bin/pip install --quiet --disable-pip-version-check --require-hashes -r benchmarks/requirements.lock
+	touch $@
+
+COMPILE := uv pip compile --generate-hashes --no-annotate --no-header --no-emit-index-url --no-emit-find-links \
+  --universal --python-version 3.11 --quiet
+lock:  ## the two lock files anew from pyproject.toml (needs uv)
+	$(COMPILE) --group dev -o requirements.lock
+	$(COMPILE) --group plot -o benchmarks/requirements.lock
 
 clean:
 	rm -rf $(VENV) build demo.json

@@ -27,6 +27,7 @@ from vgpu_testkit.kubelet_values import Claim
 from vgpu_testkit.manifests import Manifest, Share
 from vgpu_testkit.node import build_node
 from vgpu_testkit.pods import ContainerSpec, Pod, PodSpec
+from vgpu_testkit.vgpu_node import until
 
 DRIVER = "manager.nvidia.com"
 PER_ROUND = 10
@@ -55,14 +56,6 @@ async def create_many(cri: Cri, pod: Pod, specs: list[ContainerSpec], row: Row) 
         await cri.remove(container_id)
 
 
-async def connected(stack: Stack) -> None:
-    while True:
-        session = (await stack.nri.debug("session")).get("session")
-        if session and (await stack.dra.debug("state"))["nri_session"] == session:
-            return
-        await asyncio.sleep(0.05)
-
-
 @dataclass
 class Bench:
     """What a run measures, and with what."""
@@ -82,7 +75,7 @@ class Bench:
         if has_plugin:
             self.stack.nri.start()
             await self.stack.nri.ready()
-            await connected(self.stack)
+            await until(self.stack.is_synchronized, "nri-plugin's session is known to dra-plugin")
         await create_many(self.cri, self.pod, other[:2], Row("warm-up"))
         await create_many(self.cri, self.pod, other, self.rows[f"{who}, other"])
         await create_many(self.cri, self.pod, ours, self.rows[f"{who}, vGPU"])

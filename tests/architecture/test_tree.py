@@ -41,8 +41,9 @@ def test_every_module_says_what_it_is() -> None:
     assert silent == []
 
 
-def test_no_lock_file_carries_an_address() -> None:
-    lock = (ROOT / "requirements.lock").read_text()
+@pytest.mark.parametrize("name", ["requirements.lock", "benchmarks/requirements.lock"])
+def test_no_lock_file_carries_an_address(name: str) -> None:
+    lock = (ROOT / name).read_text()
 
     assert "://" not in lock
     assert "--hash=sha256:" in lock

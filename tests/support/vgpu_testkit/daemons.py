@@ -129,6 +129,12 @@ class Stack:
     def daemons(self) -> tuple[Daemon, Daemon, Daemon]:
         return self.dra, self.nri, self.registry
 
+    async def is_synchronized(self) -> bool:
+        """Whether nri-plugin has told dra-plugin, in the session that it has now, which containers live."""
+        session = await self.nri.debug("session")
+        known = (await self.dra.debug("state"))["nri_session"]
+        return bool(session["phase"] == "synchronized" and session["session"] == known)
+
     def stop(self) -> None:
         for daemon in reversed(self.daemons):
             daemon.stop()

@@ -23,8 +23,8 @@ from grpclib.client import Channel
 from grpclib.exceptions import StreamTerminatedError
 
 from vgpu_proto import dra_v1
-from vgpu_proto.registry import ContainerDeviceRequest, VDeviceRegistryStub
 from vgpu_state.layout import Layout
+from vgpu_testkit import registry_calls
 from vgpu_testkit.crash_control import CrashControl
 from vgpu_testkit.daemons import StackPaths, make_stack
 from vgpu_testkit.dra_calls import ConnectionBroke, DraCalls
@@ -184,14 +184,7 @@ class LightNode:
             GRPCError: registry refused.
             ConnectionBroke: it went away, or is.
         """
-        channel = Channel(path=str(self.layout.registry_socket))
-        request = ContainerDeviceRequest(pod_uid=pod_uid, container_name=container)
-        try:
-            await VDeviceRegistryStub(channel).register_container_device(request, timeout=_CALL_S)
-        except (OSError, StreamTerminatedError) as exc:
-            raise ConnectionBroke(f"registry: {exc}") from exc
-        finally:
-            channel.close()
+        await registry_calls.register(self.layout.registry_socket, pod_uid=pod_uid, container=container)
 
     async def _ask_dra(self, ask: Callable[[dra_v1.DraPluginStub], Coroutine[Any, Any, _T]]) -> _T:
         channel = Channel(path=str(self.dra.socket))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,6 +64,8 @@ class NriRuntime:
         self._one_request = asyncio.Lock()
         self._changed = asyncio.Condition()
         self.log: list[str] = []
+        self.synchronize_s: list[float] = []
+        """How long each plugin took to answer Synchronize, oldest first."""
 
     @property
     def plugins(self) -> tuple[str, ...]:
@@ -185,6 +188,7 @@ class NriRuntime:
                 pods=[self._templates.pod(pod) for pod in pods],
                 containers=[self._templates.container(view) for view in containers],
             )
+            asked = time.perf_counter()
             try:
                 decode(nri.SynchronizeResponse, await plugin.link.call("Synchronize", request))
             except (PluginGone, PluginRefused) as exc:
@@ -192,6 +196,7 @@ class NriRuntime:
                 if self._templates.closes_unsynchronized:
                     plugin.link.close(str(exc))
                 return
+            self.synchronize_s.append(time.perf_counter() - asked)
             self._plugins.append(plugin)
             self._plugins.sort(key=lambda one: one.told.index)
         await self._tell_change()

@@ -124,7 +124,7 @@ class VgpuNode:
         """Returns when every service is ready and nri-plugin has told dra-plugin which containers live."""
         for daemon in self.stack.daemons:
             await daemon.ready()
-        await until(self._is_synchronized, "nri-plugin's session is known to dra-plugin")
+        await until(self.stack.is_synchronized, "nri-plugin's session is known to dra-plugin")
 
     async def restart(self, *daemons: Daemon) -> None:
         """Ends services by SIGKILL, starts them again, and returns when the node has settled."""
@@ -133,11 +133,6 @@ class VgpuNode:
         for daemon in daemons:
             daemon.start()
         await self.settle()
-
-    async def _is_synchronized(self) -> bool:
-        session = await self.stack.nri.debug("session")
-        known = (await self.stack.dra.debug("state"))["nri_session"]
-        return bool(session["phase"] == "synchronized" and session["session"] == known)
 
 
 async def until(holds: Callable[[], Any], what: str, *, timeout_s: float = _SETTLED_S) -> None:
