@@ -75,15 +75,16 @@ class _Rows:
             yield self._ratio(what)
 
     def budgets(self) -> Iterator[Row]:
+        """A budget that names no percentile is one of the median."""
         yield self._times("Prepare, in dra-plugin", p99=50)
-        yield self._times("burst of Prepare, seen by kubelet", p99=1000, more=f" of {self._size.burst}")
-        yield self._times("GetInfo under Prepare load", p99=10)
+        yield self._times("burst of Prepare, seen by kubelet", p50=1000, more=f" of {self._size.burst}")
+        yield self._times("GetInfo under Prepare load", p50=10)
         yield self._times("registration, seen by the library's client", p50=30)
         yield self._times("hook of another container, in nri-plugin", p50=0.6, p99=2)
         yield self._times("hook of a vGPU container, in nri-plugin", p50=6, p99=15)
-        yield self._times("Synchronize, seen by the runtime", p99=200, more=f", {self._size.synchronized} containers of 100 env")
+        yield self._times("Synchronize, seen by the runtime", p50=200, more=f", {self._size.synchronized} containers of 100 env")
         for service in _SERVICES:
-            yield self._times(f"start to ready, {service}", p99=3000)
+            yield self._times(f"start to ready, {service}", p50=3000)
         for service, limit_mib in _SERVICES.items():
             yield self._memory(service, limit_mib)
         writes, watched_min, idle_min = self._measured.api_writes, self._measured.watched_s / 60, self._size.idle_s / 60
