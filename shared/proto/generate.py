@@ -27,7 +27,7 @@ BETTERPROTO = {
     "registrations": "vgpu/registrations.proto",
     "registry": "external/registry.proto",
 }
-PROTOBUF = {"nri": "external/nri.proto", "partitions": "vgpu/partitions.proto"}
+PROTOBUF = {"nri": "external/nri.proto", "partitions": "vgpu/partitions.proto", "podresources": "external/podresources.proto"}
 
 
 def protoc(*args: str) -> None:

@@ -27,6 +27,7 @@ HOST_PATHS = {
     "/run/vgpu-manager/debug": "DirectoryOrCreate",
     "/var/lib/kubelet/plugins/manager.nvidia.com": "DirectoryOrCreate",
     "/var/lib/kubelet/plugins_registry": "Directory",
+    "/var/lib/kubelet/pod-resources": "Directory",
     "/var/run/cdi": "DirectoryOrCreate",
     "/var/run/nri": "Directory",
     "/usr": "Directory",

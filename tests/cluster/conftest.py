@@ -12,6 +12,8 @@ import pytest
 
 from vgpu_testkit.cluster import Cluster
 from vgpu_testkit.cluster_programs import DEFAULT_RELEASE
+from vgpu_testkit.cluster_vgpu import VgpuCluster, installed
+from vgpu_testkit.cluster_vgpu_pods import Namespace, opened
 from vgpu_testkit.containerd import find_containerds
 
 _HERE = Path(__file__).parent
@@ -63,6 +65,20 @@ def cluster(running_cluster: Cluster) -> Cluster:
             running_cluster.restart(name)
     running_cluster.wait_node_ready()
     return running_cluster
+
+
+@pytest.fixture(scope="module")
+def vgpu(running_cluster: Cluster, native: Path) -> Iterator[VgpuCluster]:
+    """The services on the cluster's node."""
+    with installed(running_cluster, native) as running:
+        yield running
+
+
+@pytest.fixture
+def namespace(vgpu: VgpuCluster, cluster: Cluster) -> Iterator[Namespace]:
+    """A namespace without pods and claims, on a node that is at rest."""
+    with opened(vgpu) as found:
+        yield found
 
 
 @pytest.fixture

@@ -6,33 +6,16 @@ import json
 import os
 import signal
 from collections import Counter
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from vgpu_testkit.cluster import Cluster
 from vgpu_testkit.cluster_api import Object
-from vgpu_testkit.cluster_vgpu import VgpuCluster, installed, wait_until
-from vgpu_testkit.cluster_vgpu_pods import CLAIMS, SCRIPT, STAY, Box, Namespace, claim_spec, opened, pod, request
+from vgpu_testkit.cluster_vgpu import wait_until
+from vgpu_testkit.cluster_vgpu_pods import CLAIMS, SCRIPT, STAY, Box, Namespace, claim_spec, pod, request
 from vgpu_testkit.manifests import GIB
 from vgpu_testkit.vgpu_node import Slice
 
 _PODS = 20
-
-
-@pytest.fixture(scope="module")
-def vgpu(running_cluster: Cluster, native: Path) -> Iterator[VgpuCluster]:
-    """The services on the cluster's node."""
-    with installed(running_cluster, native) as running:
-        yield running
-
-
-@pytest.fixture
-def namespace(vgpu: VgpuCluster, cluster: Cluster) -> Iterator[Namespace]:
-    """A namespace without pods and claims, on a node that is at rest."""
-    with opened(vgpu) as found:
-        yield found
 
 
 def test_pod_of_a_template_reads_what_it_asked_for_and_registers(namespace: Namespace) -> None:

@@ -19,6 +19,7 @@ PAIRS = {
     "dra_v1.proto": f"{KUBELET}/dra/v1/api.proto",
     "dra_v1beta1.proto": f"{KUBELET}/dra/v1beta1/api.proto",
     "dra_health_v1alpha1.proto": f"{KUBELET}/dra-health/v1alpha1/api.proto",
+    "podresources.proto": f"{KUBELET}/podresources/v1/api.proto",
     "nri.proto": "github.com/containerd/nri@v0.12.0/pkg/api/api.proto",
     "cri.proto": "k8s.io/cri-api@v0.36.0/pkg/apis/runtime/v1/api.proto",
 }

@@ -1,7 +1,7 @@
 """A stand-in kubelet: does to a DRA plugin what the real one does, over real unix sockets, and refuses what it refuses.
 
 Owns the order of calls. What is acceptable lies in `kubelet_rules`, the wire in `kubelet_wire`, registration in
-`kubelet_registrar`. It knows pods only through the claims it is asked to prepare.
+`kubelet_registrar`. It knows pods only through the claims it is asked to prepare, and those that `pod_resources` is told of.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from vgpu_testkit import kubelet_rules as rules
 from vgpu_testkit import kubelet_wire as wire
 from vgpu_testkit.kubelet_claims import ClaimCache
 from vgpu_testkit.kubelet_plugins import Plugin
+from vgpu_testkit.kubelet_pod_resources import PodResources
 from vgpu_testkit.kubelet_registrar import Registrar
 from vgpu_testkit.kubelet_values import Accepted, CallFailed, Changes, Claim, Device, Registration, Timings
 
@@ -31,11 +32,12 @@ class Kubelet:
         self._changes = Changes()
         self._registrar = Registrar(self._registry_dir, release=release, timings=self._timings, changes=self._changes)
         self._claims = ClaimCache()
+        self.pod_resources = PodResources(kubelet_dir, self._claims, release=release)
         self._serving: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
         self._registry_dir.mkdir(parents=True, exist_ok=True)
-        self._start()
+        await self._start()
         return self
 
     async def __aexit__(
@@ -47,7 +49,7 @@ class Kubelet:
         """Ends kubelet and starts it again: plugins are registered anew, prepared flags are lost, devices are kept."""
         await self._stop()
         self._claims.forget_prepared_flags()
-        self._start()
+        await self._start()
 
     @property
     def registrations(self) -> tuple[Registration, ...]:
@@ -146,7 +148,8 @@ class Kubelet:
         except TimeoutError as exc:
             raise CallFailed(method, Status.DEADLINE_EXCEEDED, "context deadline exceeded") from exc
 
-    def _start(self) -> None:
+    async def _start(self) -> None:
+        await self.pod_resources.start()
         # Not a task group: entering and leaving run in different tasks when a fixture yields the kubelet.
         self._serving = asyncio.create_task(self._registrar.serve(), name="kubelet")
         self._serving.add_done_callback(lambda _: self._changes.ring())
@@ -159,6 +162,7 @@ class Kubelet:
         if serving is None:
             return
         self._serving = None
+        await self.pod_resources.stop()
         serving.cancel()
         await asyncio.wait([serving])
         if not serving.cancelled():

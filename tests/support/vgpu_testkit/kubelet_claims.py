@@ -41,6 +41,10 @@ class ClaimCache:
     def devices(self, driver: str, uid: str) -> list[Device]:
         return list(self._devices[uid][driver])
 
+    def devices_by_driver(self, namespace: str, name: str) -> Mapping[str, tuple[Device, ...]] | None:
+        """What each driver has prepared of a claim; None where none is known of that name."""
+        return self._devices.get(self._uids.get((namespace, name), ""))
+
     def forget_prepared_flags(self) -> None:
         """What a kubelet restart loses: devices survive in dra_manager_state, the flags are in memory only."""
         self._prepared.clear()

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Protocol
 
 from grpclib.const import Handler
-from grpclib.protocol import H2Protocol
-from grpclib.server import Server
 
 from vgpu_proto import dra_v1, dra_v1beta1, pluginregistration
 from vgpu_testkit.kubelet import Kubelet
+from vgpu_testkit.kubelet_pod_resources import EndingServer
 from vgpu_testkit.kubelet_values import Timings
 
 DRIVER = "gpu.example.com"
@@ -129,26 +128,10 @@ class Servable(Protocol):
     def __mapping__(self) -> Mapping[str, Handler]: ...
 
 
-class _Server(Server):
-    """Closes its connections, too: grpclib leaves them to the end of the process."""
-
-    _protocols: tuple[H2Protocol, ...] = ()
-
-    def close(self) -> None:
-        super().close()
-        for protocol in self._protocols:
-            protocol.processor.close()
-
-    def _protocol_factory(self) -> H2Protocol:
-        protocol = super()._protocol_factory()
-        self._protocols += (protocol,)
-        return protocol
-
-
 @asynccontextmanager
 async def served(path: Path, *services: Servable) -> AsyncIterator[None]:
     """The services on a unix socket, whose file goes away at the end."""
-    server = _Server(list(services))
+    server = EndingServer(list(services))
     with _socket_file(path):
         await server.start(path=str(path))
         try:

@@ -1,7 +1,7 @@
 """kubelet's side of the wire: grpclib channels and calls that behave like grpc-go's.
 
-The only module of the stand-in kubelet that sees protobuf messages or gRPC errors. Relies on private names of
-grpclib 0.4.9 (`_get_authority`, `_protocol_factory`), which the distribution pins.
+With `kubelet_pod_resources`, the only module of the stand-in kubelet that sees protobuf messages or gRPC errors. Relies on
+private names of grpclib 0.4.9 (`_get_authority`, `_protocol_factory`), which the distribution pins.
 """
 
 from __future__ import annotations

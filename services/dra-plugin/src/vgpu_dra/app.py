@@ -13,10 +13,12 @@ import structlog
 
 from vgpu_daemon import boottime, locks, logs, procfs, run, sockets
 from vgpu_daemon.endpoint import Endpoint
+from vgpu_daemon.grpc_client import PeerSocket
 from vgpu_daemon.grpc_server import GrpcServer, Limits
 from vgpu_daemon.run import StartFailed
-from vgpu_dra import config, debug, startup
+from vgpu_dra import config, debug, pod_resources_client, startup
 from vgpu_dra.claim_state import PreparedClaims
+from vgpu_dra.confirmation import Confirmation
 from vgpu_dra.control_plane import ControlPlane
 from vgpu_dra.effects.claims_tree import ClaimsTree
 from vgpu_dra.effects.manifest_claims import ManifestClaims
@@ -30,6 +32,7 @@ from vgpu_dra.ledger import Ledger
 from vgpu_dra.metrics import Metrics
 from vgpu_dra.partition_state import Partitions
 from vgpu_dra.partitions_service import PartitionsService
+from vgpu_dra.pod_resources_client import PodResourcesClient
 from vgpu_dra.registrations_service import RegistrationsService
 from vgpu_dra.workers import TreeWorkers
 from vgpu_state.claims import ClaimRef
@@ -92,8 +95,15 @@ class App:
         self._dra = DraNode(self._claims, self._claim_source(), self._workers, self._metrics, clock=boottime.boottime_s)
         self._dra.after_removal = self._housekeeping.empty_trash_soon
         self._kubelet = KubeletSockets(self._dra, KubeletPaths.below(settings.kubelet_dir), clock=boottime.boottime_s)
+        pod_resources = str(settings.kubelet_dir / pod_resources_client.SOCKET)
+        self._pod_resources = PeerSocket(pod_resources, peer="kubelet", clock=boottime.boottime_s)
+        told = PodResourcesClient(self._pod_resources, clock=boottime.boottime_s)
         self._partitions_service = PartitionsService(
-            self._partitions, self._workers, self._metrics, after_removal=self._housekeeping.empty_trash_soon
+            self._partitions,
+            Confirmation(told, self._ledger, self._metrics),
+            self._workers,
+            self._metrics,
+            after_removal=self._housekeeping.empty_trash_soon,
         )
         self._metrics.watch(self._ledger)
         self._metrics.gauge(
@@ -170,7 +180,7 @@ class App:
         registry = await self._private_server("registrations", [registrations])
         self._phase = "serving"
         try:
-            async with asyncio.TaskGroup() as running:
+            async with self._pod_resources, asyncio.TaskGroup() as running:
                 background = [running.create_task(self._gpus.serve(), name="gpus")]
                 background.append(running.create_task(self._housekeeping.serve(), name="housekeeping"))
                 if self._control_plane is not None:

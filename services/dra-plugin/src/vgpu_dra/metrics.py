@@ -40,6 +40,12 @@ class Metrics:
             ("reason",),
             registry=self.registry,
         )
+        self.confirmations = Counter(
+            "vgpu_dra_kubelet_confirmations",
+            "Containers whose grants kubelet was asked about: confirmed, refused, or why only the grant decided",
+            ("outcome",),
+            registry=self.registry,
+        )
         self.slice_writes = Counter(
             "vgpu_dra_slice_writes", "Writes of ResourceSlices: create, replace, delete", ("verb",), registry=self.registry
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar
 
 import structlog
@@ -11,8 +11,11 @@ from grpclib.const import Handler
 
 from vgpu_daemon.grpc_server import unary
 from vgpu_dra import wire
+from vgpu_dra.assignments import Assigned
+from vgpu_dra.confirmation import Confirmation
 from vgpu_dra.metrics import Metrics
 from vgpu_dra.partition_state import Partitions
+from vgpu_dra.policy.listing import Word
 from vgpu_dra.workers import TreeWorkers
 from vgpu_proto import partitions
 from vgpu_state import ids
@@ -26,8 +29,17 @@ _SERVICE = "/vgpu.partitions.v1.Partitions/"
 class PartitionsService:
     """Serves EnsurePartition, RecordStart, ReleasePartition, Synchronize and RenewSession."""
 
-    def __init__(self, state: Partitions, workers: TreeWorkers, metrics: Metrics, *, after_removal: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        state: Partitions,
+        confirmation: Confirmation,
+        workers: TreeWorkers,
+        metrics: Metrics,
+        *,
+        after_removal: Callable[[], None],
+    ) -> None:
         self._state = state
+        self._confirmation = confirmation
         self._workers = workers
         self._metrics = metrics
         self._after_removal = after_removal
@@ -36,13 +48,14 @@ class PartitionsService:
     async def ensure(self, request: partitions.EnsurePartitionRequest) -> partitions.EnsurePartitionResponse:
         container = request.container
         about = {"container_id": container.runtime_id, "pod_uid": container.pod.uid, "container": container.name}
+
+        async def confirm_and_ensure() -> tuple[Word, Assigned]:
+            facts, session = wire.container_facts(container), wire.session(request.session)
+            word = await self._confirmation.confirm(facts)
+            return word, await self._workers.run(lambda: self._state.ensure(facts, session=session))
+
         try:
-            answer = await self._logged(
-                "ensure",
-                about,
-                lambda: self._state.ensure(wire.container_facts(container), session=wire.session(request.session)),
-                found=lambda a: {"claim_uid": a.claim_uid, "partition": a.partition, "is_new": a.is_new},
-            )
+            _, answer = await self._logged("ensure", about, confirm_and_ensure, found=_ensured)
         except Superseded:
             self._after_removal()  # its own directory, if a release came while that was made
             raise
@@ -54,7 +67,7 @@ class PartitionsService:
         await self._logged(
             "record_start",
             {"container_id": request.runtime_id, "pid": request.pid},
-            lambda: self._state.record_start(ids.parse_runtime_id(request.runtime_id), request.pid),
+            self._on_worker(lambda: self._state.record_start(ids.parse_runtime_id(request.runtime_id), request.pid)),
             found=lambda b: {"pod_uid": b.pod.uid, "container": b.container},
         )
         return partitions.RecordStartResponse()
@@ -69,7 +82,7 @@ class PartitionsService:
             raise MalformedInput(f"stage is {request.stage}; expected STOPPED or REMOVED")
         name = partitions.ReleasePartitionRequest.Stage.Name(request.stage).lower()
         about = {"container_id": request.runtime_id, "stage": name}
-        await self._logged("release", about, lambda: act(ids.parse_runtime_id(request.runtime_id)))
+        await self._logged("release", about, self._on_worker(lambda: act(ids.parse_runtime_id(request.runtime_id))))
         self._after_removal()
         return partitions.ReleasePartitionResponse()
 
@@ -77,7 +90,9 @@ class PartitionsService:
         answer = await self._logged(
             "synchronize",
             {"session": request.session, "containers": len(request.containers)},
-            lambda: self._state.synchronize(wire.session(request.session), [wire.replayed(c) for c in request.containers]),
+            self._on_worker(
+                lambda: self._state.synchronize(wire.session(request.session), [wire.replayed(c) for c in request.containers])
+            ),
             found=lambda c: {"unbound": list(c.unbound), "drifted": list(c.drifted), "released": list(c.released)},
         )
         self._metrics.unbound.inc(len(answer.unbound))
@@ -101,11 +116,14 @@ class PartitionsService:
             _SERVICE + "RenewSession": unary(self.renew, partitions.RenewSessionRequest, partitions.RenewSessionResponse),
         }
 
+    def _on_worker(self, work: Callable[[], _T]) -> Callable[[], Awaitable[_T]]:
+        return lambda: self._workers.run(work)
+
     async def _logged(
         self,
         operation: str,
         about: Mapping[str, object],
-        work: Callable[[], _T],
+        work: Callable[[], Awaitable[_T]],
         *,
         found: Callable[[_T], dict[str, object]] = lambda _: {},
     ) -> _T:
@@ -113,7 +131,7 @@ class PartitionsService:
         started = time.monotonic()
         try:
             with self._metrics.timed(operation):
-                answer = await self._workers.run(work)
+                answer = await work()
         except VgpuError as exc:
             refusal = {"outcome": type(exc).__name__, "reason": str(exc)}
             _log.warning(f"{operation} refused", **about, **refusal, duration_ms=_ms(started))
@@ -127,6 +145,11 @@ class PartitionsService:
     def _note(self, operation: str, what: dict[str, object], started: float) -> None:
         self.recent.append({"operation": operation, **what, "duration_ms": _ms(started)})
         del self.recent[:-200]
+
+
+def _ensured(found: tuple[Word, Assigned]) -> dict[str, object]:
+    word, answer = found
+    return {"claim_uid": answer.claim_uid, "partition": answer.partition, "is_new": answer.is_new, "kubelet": str(word)}
 
 
 def _ms(started: float) -> float:
