@@ -6,7 +6,7 @@ PACKAGES := shared/proto shared/state shared/daemon services/dra-plugin services
 READY := $(VENV)/.ready
 PLOT := build/plot
 
-.PHONY: help venv native demo test test-containerd containerd test-cluster run-cluster cluster lint type format proto proto-check kustomize render published benchmark lock clean
+.PHONY: help venv native demo test test-containerd containerd test-cluster kill-table run-cluster cluster lint type format proto proto-check kustomize render published benchmark lock clean
 
 help:  ## what each target does
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -39,6 +39,9 @@ cluster:  ## a Kubernetes release with etcd and CNI plugins into a cache folder,
 
 test-cluster: $(READY)  ## the tests on a real cluster (root, after `make containerd cluster`; K8S chooses the release)
 	$(BIN)/python -m pytest -m cluster tests/cluster
+
+kill-table: $(READY)  ## kill -9 of each process, ten rounds of 30 pods each, as a table (root; KILLED=kubelet for one)
+	VGPU_KILL_ROUNDS=10 VGPU_KILL_PODS=30 $(BIN)/python -m pytest -m cluster tests/cluster/test_vgpu_kills.py -k "$(KILLED)"
 
 run-cluster: $(READY)  ## a real cluster until Ctrl-C (root, after `make containerd cluster`; K8S chooses the release)
 	PYTHONPATH=tests/support $(BIN)/python -m vgpu_testkit.cluster_run $(K8S)

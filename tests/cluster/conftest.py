@@ -1,4 +1,10 @@
-"""One real cluster for the tests below this folder, of the Kubernetes release that K8S names."""
+"""One real cluster for the tests below this folder, of the Kubernetes release that K8S names, and our services on it.
+
+A test of the services takes `namespace`: it makes claims and pods there, and what it leaves is taken away. A module that needs
+the services otherwise (other options, another NVML scenario, a runtime without NRI) has a fixture `vgpu` of its own, of scope
+module, around `cluster_vgpu.installed`; `namespace` then uses that. A test of Kubernetes alone takes `cluster`. All of them
+share one cluster, one after the other: whatever a test kills or changes outside the default namespace, it puts right.
+"""
 
 from __future__ import annotations
 
@@ -67,6 +73,12 @@ def cluster(running_cluster: Cluster) -> Cluster:
     return running_cluster
 
 
+@pytest.fixture
+def second_cluster(containerd_program: Path) -> Iterator[Cluster]:
+    """One more, not started."""
+    yield from make_cluster(containerd_program)
+
+
 @pytest.fixture(scope="module")
 def vgpu(running_cluster: Cluster, native: Path) -> Iterator[VgpuCluster]:
     """The services on the cluster's node."""
@@ -76,12 +88,6 @@ def vgpu(running_cluster: Cluster, native: Path) -> Iterator[VgpuCluster]:
 
 @pytest.fixture
 def namespace(vgpu: VgpuCluster, cluster: Cluster) -> Iterator[Namespace]:
-    """A namespace without pods and claims, on a node that is at rest."""
+    """A namespace without pods and claims, on a node whose cluster is well."""
     with opened(vgpu) as found:
         yield found
-
-
-@pytest.fixture
-def second_cluster(containerd_program: Path) -> Iterator[Cluster]:
-    """One more, not started."""
-    yield from make_cluster(containerd_program)

@@ -1,6 +1,6 @@
 """kill -9 of each process of the node and of the API server while pods come and go: none is stuck, nothing is left or lost.
 
-One round of ten pods each; VGPU_KILL_ROUNDS and VGPU_KILL_PODS make it more. Later rounds kill later in the pods' lives.
+One round of ten pods each; `make kill-table` has ten of 30. Later rounds kill later in the pods' lives.
 """
 
 from __future__ import annotations
@@ -50,10 +50,8 @@ def table(request: pytest.FixtureRequest) -> Iterator[dict[str, Counter[str]]]:
     assert terminal is not None
     assert capture is not None
     with capture.global_and_fixture_disabled():
-        terminal.write_line(f"\n{'killed':<16}{'running':>8}{'failed':>8}{'stuck':>8}{'slowest pod':>14}")
-        for killed, row in rows.items():
-            fates = "".join(f"{row[kind]:>8}" for kind in ("running", "failed", "stuck"))
-            terminal.write_line(f"{killed:<16}{fates}{row['seconds']:>12} s")
+        for line in _markdown(rows):
+            terminal.write_line(line)
 
 
 @pytest.mark.timeout(500)
@@ -81,7 +79,15 @@ def test_pods_run_or_fail_with_a_reason_when_a_process_is_killed(
     burst.create(_PODS // 5)
 
     fates = burst.fates()
-    row.update(fate.kind for fate in fates)
+    row.update(["rounds", *(fate.kind for fate in fates)])
     row["seconds"] = max(row["seconds"], burst.settled_s)
     assert [fate.story for fate in fates if fate.kind == "stuck"] == []
     assert burst.wrong_limits() == []
+
+
+def _markdown(rows: dict[str, Counter[str]]) -> Iterator[str]:
+    counts = ("rounds", "running", "failed", "stuck")
+    yield f"\n\n| killed | {' | '.join(counts)} | slowest pod |"
+    yield "|---" * 6 + "|"
+    for killed, row in rows.items():
+        yield f"| {killed} | {' | '.join(str(row[count]) for count in counts)} | {row['seconds']} s |"

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -171,6 +172,17 @@ class Cluster:
         self._processes[name].terminate()
         self._processes[name].launch()
         self._processes[name].wait_healthy()
+
+    @contextmanager
+    def runtime(self, *, nri: bool) -> Iterator[None]:
+        """In the block the runtime has NRI, or has none: it is started again at both ends. Containers live on."""
+        before, self.containerd.nri = self.containerd.nri, nri
+        self.restart(CONTAINERD)
+        try:
+            yield
+        finally:
+            self.containerd.nri = before
+            self.restart(CONTAINERD)
 
     def pid(self, name: str) -> int | None:
         """The process of a component, None while it does not run."""

@@ -121,4 +121,5 @@ class Api:
         """The events of a namespace as lines, the oldest first."""
         for event in self.get(f"/api/v1/namespaces/{namespace}/events")["items"]:
             about = event["involvedObject"]
-            yield f"{about['kind']}/{about['name']} {event.get('reason')}: {event.get('message')}"
+            # Some of Kubernetes' own are about nothing that has a name.
+            yield f"{about.get('kind')}/{about.get('name')} {event.get('reason')}: {event.get('message')}"

@@ -169,6 +169,9 @@ def _kubelet(settings: Settings) -> dict[str, Any]:
         },
         "imageGCHighThresholdPercent": 100,
         "serializeImagePulls": False,
+        # What could not be prepared is asked for again when kubelet next looks at the pod, after this time or half as much more;
+        # its default of a minute only has tests wait. Source: kuberuntime_manager.go, SyncPod returns no error for it.
+        "syncFrequency": "10s",
         "featureGates": dict(settings.feature_gates),
     }
 

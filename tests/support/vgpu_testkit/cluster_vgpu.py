@@ -66,7 +66,7 @@ class VgpuCluster:
         for daemon in self.stack.daemons:
             asyncio.run(daemon.ready(timeout_s=_READY_S))
         wait_until(self._is_synchronized, "nri-plugin's session is known to dra-plugin")
-        wait_until(lambda: len(self.devices()) == 8, "the node's eight vGPUs are published")
+        wait_until(lambda: self._vgpus() == 8, "the node's eight vGPUs are published")
 
     def devices(self) -> list[Object]:
         """The devices of all slices of ours."""
@@ -101,6 +101,14 @@ class VgpuCluster:
         finally:
             done.set()
             supervisor.join()
+
+    def writes(self) -> list[Object]:
+        """What the services have written to the API server so far, as its audit log has it, the oldest first."""
+        user = f"system:serviceaccount:{NAMESPACE}:vgpu-manager"
+        return [event for event in self.cluster.audit_events() if event["user"]["username"] == user]
+
+    def _vgpus(self) -> int:
+        return sum(device["name"].startswith("vgpu-") for device in self.devices())
 
     def _is_synchronized(self) -> bool:
         with suppress(OSError):

@@ -11,7 +11,9 @@ from vgpu_testkit.cluster_vgpu_pods import END, Box, Namespace, claim_spec, pod,
 from vgpu_testkit.manifests import GIB
 from vgpu_testkit.vgpu_node import Slice
 
-# Kubelet asks again for what could not be prepared when it next looks at the pod, which it does every 60 to 90 s.
+Kind = Literal["running", "failed", "stuck"]
+
+# A container that could not start is tried again after 10, 20, 40 s.
 _SETTLED_S = 200.0
 _POLL_S = 0.5
 
@@ -24,7 +26,7 @@ class Fate:
     """What became of a pod: it runs or has run, it failed and an event or its program says why, or neither."""
 
     name: str
-    kind: Literal["running", "failed", "stuck"]
+    kind: Kind
     story: str
 
 
@@ -65,33 +67,41 @@ class Burst:
         """What became of the pods that were not deleted, once all are settled or some minutes have passed."""
         began = time.monotonic()
         while True:
-            fates = [self._fate(name) for name in self._pods]
+            kinds = self._kinds()
             self.settled_s = round(time.monotonic() - began)
-            if all(fate.kind != "stuck" for fate in fates) or self.settled_s > _SETTLED_S:
-                return fates
+            if "stuck" not in kinds.values() or self.settled_s > _SETTLED_S:
+                return [Fate(name=name, kind=kind, story=self._story(name, kind)) for name, kind in kinds.items()]
             time.sleep(_POLL_S)
 
     def wrong_limits(self) -> list[str]:
         """The pods that run or have run and read anything but what they had asked for."""
         wrong = []
-        for name, asked in self._pods.items():
-            if self._fate(name).kind == "running":
-                seen = list(self._namespace.slices(name).values())
-                if seen != [asked.share]:
-                    wrong.append(f"{name} asked for {asked.share} and read {seen}")
+        for name, kind in self._kinds().items():
+            if kind == "running":
+                asked, seen = self._pods[name].share, list(self._namespace.slices(name).values())
+                if seen != [asked]:
+                    wrong.append(f"{name} asked for {asked} and read {seen}")
         return wrong
 
-    def _fate(self, name: str) -> Fate:
-        found = self._namespace.pod(name)
-        status = found["status"]
+    def _kinds(self) -> dict[str, Kind]:
+        """What each is at this moment, by one look at all of them."""
+        found = self._namespace.pods()
+        return {name: self._kind(name, found[name]["status"]) for name in self._pods}
+
+    def _kind(self, name: str, status: Object) -> Kind:
         states = [one["state"] for one in status.get("containerStatuses") or [{"state": {}}]]
         if status["phase"] == "Succeeded" or (status["phase"] == "Running" and all("running" in state for state in states)):
-            return Fate(name=name, kind="running", story="")
+            return "running"
         # What keeps trying is waited for; a pod has failed for good where it is not restarted.
-        story = self._namespace.story(name)
-        is_told = any(" Failed: " in line for line in story) or "device-client: " in story[-1]
-        kind: Literal["failed", "stuck"] = "failed" if status["phase"] == "Failed" and is_told else "stuck"
-        return Fate(name=name, kind=kind, story="\n".join(story))
+        return "failed" if status["phase"] == "Failed" and _is_told(self._namespace.story(name)) else "stuck"
+
+    def _story(self, name: str, kind: Kind) -> str:
+        return "" if kind == "running" else "\n".join(self._namespace.story(name))
+
+
+def _is_told(story: list[str]) -> bool:
+    """Whether an event, or the program itself, says why the pod failed."""
+    return any(" Failed: " in line for line in story) or "device-client: " in story[-1]
 
 
 def _request(share: Slice) -> Object:

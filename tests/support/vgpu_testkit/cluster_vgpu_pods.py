@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from vgpu_testkit import vgpu_node
 from vgpu_testkit.cluster_api import ApiError, Object
 from vgpu_testkit.cluster_pods import PODS
 from vgpu_testkit.cluster_vgpu import RESOURCES, VgpuCluster, wait_until
+from vgpu_testkit.cri import Cri
 from vgpu_testkit.vgpu_node import Slice
 
 CLAIMS = f"{RESOURCES}/namespaces/default/resourceclaims"
@@ -118,6 +122,10 @@ class Namespace:
     def delete(self, name: str) -> None:
         self.vgpu.cluster.api.delete(f"{PODS}/{name}")
 
+    def pods(self) -> dict[str, Object]:
+        """All pods by name."""
+        return {one["metadata"]["name"]: one for one in self.vgpu.cluster.api.get(PODS)["items"]}
+
     def pod(self, name: str) -> Object:
         return self.vgpu.cluster.api.get(f"{PODS}/{name}")
 
@@ -140,14 +148,27 @@ class Namespace:
 
     def slices(self, name: str, container: str = "main") -> dict[int, Slice]:
         """The container's slices by the GPU's index, as a program in it reads them."""
-        devices = self.seen(name, container)[-1]["devices"]
-        return {
-            one["index"]: Slice(
-                memory_bytes=one["total_memory"] if one["memory_limit"] else None,
-                cores_percent=one["hard_core"] if one["core_limit"] else None,
-            )
-            for one in devices
-        }
+        return _slices(self.seen(name, container)[-1])
+
+    def apply(self, manifest: Path) -> None:
+        """Creates what a manifest of claims, templates and pods has, unchanged."""
+        collections = {"Pod": PODS, "ResourceClaim": CLAIMS, "ResourceClaimTemplate": TEMPLATES}
+        for document in yaml.safe_load_all(manifest.read_text()):
+            self.vgpu.cluster.api.create(collections[document["kind"]], document)
+
+    def inside(self, name: str, *command: str, container: str = "main") -> str:
+        """What a program that succeeds prints in a running container of the pod, asked of the runtime as kubelet asks.
+
+        Raises:
+            AssertionError: it failed; with what it wrote.
+        """
+        (status,) = [one for one in self.pod(name)["status"]["containerStatuses"] if one["name"] == container]
+        container_id = status["containerID"].removeprefix("containerd://")
+        return asyncio.run(_run(self.vgpu.cluster.containerd.socket, container_id, *command))
+
+    def slices_now(self, name: str, container: str = "main") -> dict[int, Slice]:
+        """The same as `slices`, of a container that prints nothing by itself: its image needs `read-limits`."""
+        return _slices(json.loads(self.inside(name, "read-limits", container=container)))
 
     def wait_event(self, name: str, words: str) -> None:
         """Returns when an event of the pod has these words.
@@ -211,13 +232,16 @@ class Namespace:
         api = self.vgpu.cluster.api
         for collection in (PODS, CLAIMS, TEMPLATES):
             for one in api.get(collection)["items"]:
-                api.delete(f"{collection}/{one['metadata']['name']}")
+                # One second, whatever a pod itself says: none waits to be ended, and none vanishes before kubelet has ended it.
+                api.delete(f"{collection}/{one['metadata']['name']}", grace_s=1)
         for collection in (PODS, CLAIMS, TEMPLATES):
             wait_until(partial(self._is_empty, collection), f"nothing at {collection}", timeout_s=_GONE_S)
         left: list[str] = []
 
         def is_clean() -> bool:
-            left[:] = self.vgpu.leftovers()
+            left[:] = ["what dra-plugin says, which does not answer"]
+            with suppress(OSError):
+                left[:] = self.vgpu.leftovers()
             return not left
 
         try:
@@ -238,6 +262,23 @@ def opened(vgpu: VgpuCluster) -> Iterator[Namespace]:
     namespace.clear()
     # Where kubelet was killed, it has wiped the slices at its start.
     wait_until(lambda: vgpu.devices() == devices, "the node's devices are published as they were")
+
+
+async def _run(socket: Path, container_id: str, *command: str) -> str:
+    async with Cri(socket) as cri:
+        result = await cri.exec(container_id, *command)
+    assert result.exit_code == 0, f"{command} exits {result.exit_code}: {result.stderr or result.stdout}"
+    return result.stdout
+
+
+def _slices(limits: Object) -> dict[int, Slice]:
+    return {
+        one["index"]: Slice(
+            memory_bytes=one["total_memory"] if one["memory_limit"] else None,
+            cores_percent=one["hard_core"] if one["core_limit"] else None,
+        )
+        for one in limits["devices"]
+    }
 
 
 def _runs(found: Object) -> bool:

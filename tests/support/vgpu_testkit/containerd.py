@@ -67,7 +67,7 @@ class ContainerdFailed(Exception):
 class Containerd:
     """One containerd in a folder of its own.
 
-    `command_prefix` is a program that becomes containerd, as nsenter does.
+    `command_prefix` is a program that becomes containerd, as nsenter does. `nri` is that of the next start.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Containerd:
         self.version_text = f"containerd {_version_of(program)}"
         self._program = program
         self._release = _release_of(program)
-        self._nri = nri
+        self.nri = nri
         self._request_timeout = request_timeout
         self._cni = cni
         self._command_prefix = command_prefix
@@ -115,7 +115,7 @@ class Containerd:
             containerd_config.render(
                 self._release[0],
                 containerd_config.Places(root=self.root, socket=self.socket, nri_socket=self.nri_socket, cdi_dir=self.cdi_dir),
-                nri=self._nri,
+                nri=self.nri,
                 request_timeout=self._request_timeout,
                 cni=self._cni,
             )

@@ -62,7 +62,7 @@ class Daemon:
             if self.process is None or self.process.poll() is not None:
                 raise DaemonFailed(f"{self.name} ended with {self.process and self.process.returncode}:\n{self.log_tail()}")
             try:
-                status, last = await asyncio.wait_for(self._get(path), 2)
+                status, last = await asyncio.wait_for(self.answer(path), 2)
             except (OSError, aiohttp.ClientError, TimeoutError) as exc:
                 last = repr(exc)
             else:
@@ -71,14 +71,20 @@ class Daemon:
             await asyncio.sleep(_POLL_S)
         raise DaemonFailed(f"{self.name} is not ready after {timeout_s:g} s ({last.strip()}):\n{self.log_tail()}")
 
+    async def answer(self, path: str) -> tuple[int, str]:
+        """The status and the text of the debug socket's answer at `path`."""
+        connector = aiohttp.UnixConnector(path=str(self.debug_socket))
+        async with aiohttp.ClientSession(connector=connector) as session, session.get(f"http://daemon{path}") as response:
+            return response.status, await response.text()
+
     async def debug(self, name: str) -> Any:
         """The JSON at /debug/<name>."""
-        _, body = await self._get(f"/debug/{name}")
+        _, body = await self.answer(f"/debug/{name}")
         return json.loads(body)
 
     async def metrics(self) -> dict[str, float]:
         """Samples by name with labels, as the exposition text has them."""
-        _, body = await self._get("/metrics")
+        _, body = await self.answer("/metrics")
         rows = (line.rpartition(" ") for line in body.splitlines() if line and not line.startswith("#"))
         return {name: float(value) for name, _, value in rows}
 
@@ -109,11 +115,6 @@ class Daemon:
         if self.process.poll() is None:
             self.process.send_signal(number)
         return self.process.wait(30)
-
-    async def _get(self, path: str) -> tuple[int, str]:
-        connector = aiohttp.UnixConnector(path=str(self.debug_socket))
-        async with aiohttp.ClientSession(connector=connector) as session, session.get(f"http://daemon{path}") as response:
-            return response.status, await response.text()
 
 
 @dataclass(frozen=True, kw_only=True)
