@@ -204,6 +204,27 @@ def test_dra_plugin_is_told_the_name_of_its_node() -> None:
     assert env["VGPU_NODE_NAME"]["valueFrom"] == {"fieldRef": {"fieldPath": "spec.nodeName"}}
 
 
+def test_an_update_brings_the_next_pod_up_before_it_ends_the_one_that_serves() -> None:
+    strategy = _documents(KUSTOMIZE / "base/daemonset.yaml")[0]["spec"]["updateStrategy"]
+
+    assert strategy == {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}
+
+
+def test_nothing_keeps_two_pods_from_one_node() -> None:
+    """A host's port would: the scheduler gives it to one pod only. Host paths are shared, and locks on them tell who serves."""
+    pod = _pod()
+
+    assert "hostNetwork" not in pod
+    assert "affinity" not in pod
+    assert [p for c in pod["containers"] for p in c["ports"] if "hostPort" in p] == []
+
+
+def test_kubelet_sockets_of_two_pods_differ() -> None:
+    env = {e["name"]: e for e in _containers(_pod())["dra-plugin"]["env"]}
+
+    assert env["VGPU_POD_UID"]["valueFrom"] == {"fieldRef": {"fieldPath": "metadata.uid"}}
+
+
 @pytest.mark.parametrize(("service", "port"), [("dra-plugin", 9401), ("nri-plugin", 9402), ("registry", 9403)])
 def test_probes_ask_the_port_that_the_service_listens_on(service: str, port: int) -> None:
     container = _containers(_pod())[service]

@@ -88,7 +88,7 @@ def test_production_adds_priority_tolerations_and_resources_and_changes_no_bound
     assert production["ResourceQuota"]["spec"]["scopeSelector"]["matchExpressions"] == [
         {"scopeName": "PriorityClass", "operator": "In", "values": ["system-node-critical"]}
     ]
-    assert production["DaemonSet"]["spec"]["updateStrategy"]["rollingUpdate"] == {"maxUnavailable": "10%", "maxSurge": 0}
+    assert production["DaemonSet"]["spec"]["updateStrategy"]["rollingUpdate"] == {"maxUnavailable": 0, "maxSurge": "10%"}
     assert {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"} in _pod(production)["tolerations"]
     for service in SERVICES:
         container = _container(production, service)

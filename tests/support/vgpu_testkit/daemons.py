@@ -56,13 +56,24 @@ class Daemon:
         Raises:
             DaemonFailed: it ended, or did not within `timeout_s`.
         """
+        await self._answers(path, self.debug_socket, timeout_s)
+
+    async def stands_by(self) -> None:
+        """Returns when the process is ready while another of its kind is in charge.
+
+        Raises:
+            DaemonFailed: it ended, or is not within twenty seconds.
+        """
+        await self._answers("/readyz", waiting_socket(self.debug_socket, self.pid), _READY_S)
+
+    async def _answers(self, path: str, socket: Path, timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
         last = ""
         while time.monotonic() < deadline:
             if self.process is None or self.process.poll() is not None:
                 raise DaemonFailed(f"{self.name} ended with {self.process and self.process.returncode}:\n{self.log_tail()}")
             try:
-                status, last = await asyncio.wait_for(self.answer(path), 2)
+                status, last = await asyncio.wait_for(_get(socket, path), 2)
             except (OSError, aiohttp.ClientError, TimeoutError) as exc:
                 last = repr(exc)
             else:
@@ -73,9 +84,7 @@ class Daemon:
 
     async def answer(self, path: str) -> tuple[int, str]:
         """The status and the text of the debug socket's answer at `path`."""
-        connector = aiohttp.UnixConnector(path=str(self.debug_socket))
-        async with aiohttp.ClientSession(connector=connector) as session, session.get(f"http://daemon{path}") as response:
-            return response.status, await response.text()
+        return await _get(self.debug_socket, path)
 
     async def debug(self, name: str) -> Any:
         """The JSON at /debug/<name>."""
@@ -115,6 +124,17 @@ class Daemon:
         if self.process.poll() is None:
             self.process.send_signal(number)
         return self.process.wait(30)
+
+
+def waiting_socket(debug_socket: Path, pid: int) -> Path:
+    """The debug socket of a process that is not in charge yet."""
+    return debug_socket.with_name(f"{debug_socket.stem}-{pid}.sock")
+
+
+async def _get(socket: Path, path: str) -> tuple[int, str]:
+    connector = aiohttp.UnixConnector(path=str(socket))
+    async with aiohttp.ClientSession(connector=connector) as session, session.get(f"http://daemon{path}") as response:
+        return response.status, await response.text()
 
 
 @dataclass(frozen=True, kw_only=True)

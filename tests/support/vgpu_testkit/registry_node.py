@@ -140,15 +140,19 @@ class RegistryNode:
         """What pids.config of the container holds."""
         return pids.decode_pids(Path(self.layout.pids(container.claim_uid, container.partition)).read_bytes())
 
-    async def debug(self, path: str) -> tuple[int, Any]:
-        """Status and JSON (text, where it is none) of a page of registry's debug socket."""
-        connector = aiohttp.UnixConnector(str(self.run_dir / "debug" / "registry.sock"))
+    @property
+    def debug_socket(self) -> Path:
+        return self.run_dir / "debug" / "registry.sock"
+
+    async def debug(self, path: str, *, by: Path | None = None) -> tuple[int, Any]:
+        """Status and JSON (text, where it is none) of a page of registry's debug socket; `by` is another instance's."""
+        connector = aiohttp.UnixConnector(str(by or self.debug_socket))
         async with aiohttp.ClientSession(connector=connector) as session, session.get(f"http://registry{path}") as answer:
             is_json = answer.content_type == "application/json"
             return answer.status, await (answer.json() if is_json else answer.text())
 
     async def until_ready(self) -> None:
-        await self.until(self._is_ready)
+        await self.until(lambda: self.is_ready(self.debug_socket))
 
     async def until_held(self, count: int, *, reason: str = "") -> None:
         """Returns once `count` calls are held for a reason that has the words."""
@@ -170,9 +174,10 @@ class RegistryNode:
             while not await condition():
                 await asyncio.sleep(0.01)
 
-    async def _is_ready(self) -> bool:
+    async def is_ready(self, debug_socket: Path) -> bool:
+        """Whether the instance that serves there says so."""
         try:
-            return (await self.debug("/readyz"))[0] == 200
+            return (await self.debug("/readyz", by=debug_socket))[0] == 200
         except aiohttp.ClientError:
             return False
 

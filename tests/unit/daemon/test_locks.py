@@ -80,6 +80,24 @@ async def test_who_stops_waiting_leaves_no_descriptor(tmp_path: Path) -> None:
     assert len(os.listdir("/proc/self/fd")) == before
 
 
+@pytest.mark.usefixtures("holder")
+async def test_who_is_told_to_stop_gives_the_waiting_up(tmp_path: Path) -> None:
+    stop, waits = asyncio.Event(), asyncio.Event()
+    async with asyncio.timeout(20), asyncio.TaskGroup() as tasks:
+        taking = tasks.create_task(locks.hold_unless_stopped(tmp_path / "lock", stop, on_wait=waits.set))
+        await waits.wait()
+        stop.set()
+
+    assert taking.result() is None
+
+
+async def test_free_lock_is_taken_by_who_was_told_to_stop_too_late(tmp_path: Path) -> None:
+    fd = await locks.hold_unless_stopped(tmp_path / "lock", asyncio.Event(), on_wait=lambda: None)
+
+    assert fd is not None
+    os.close(fd)
+
+
 async def test_lock_that_cannot_be_made_is_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(StartFailed) as refusal:
         await locks.hold_for_life(tmp_path / "none/lock", on_wait=lambda: None)

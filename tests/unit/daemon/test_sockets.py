@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from vgpu_daemon import sockets
-from vgpu_daemon.run import StartFailed
+from vgpu_daemon.run import BadUsage, StartFailed
 
 
 def connect(path: Path) -> None:
@@ -60,25 +60,48 @@ def test_path_is_never_missing_while_a_successor_takes_it(short_dir: Path) -> No
     assert missing == []
 
 
-def test_path_too_long_for_a_socket_is_a_sentence(short_dir: Path) -> None:
-    directory = short_dir / ("d" * 100)
-    directory.mkdir()
+def test_path_too_long_for_a_socket_is_a_sentence_that_names_the_option() -> None:
+    with pytest.raises(BadUsage) as refusal:
+        sockets.check_path(Path("/run/ä") / ("d" * 93) / "s.sock", option="run-dir")
 
-    with pytest.raises(StartFailed) as refusal:
-        sockets.publish(directory / "s.sock", mode=0o600)
-
-    assert str(refusal.value) == (f"socket path {directory}/s.sock has more than 107 bytes; choose a shorter directory")
-    assert list(directory.iterdir()) == []
+    assert str(refusal.value) == (
+        f"socket path /run/ä/{'d' * 93}/s.sock has 108 bytes, a unix socket's has room for 107; choose a shorter --run-dir"
+    )
 
 
-def test_longest_path_is_the_staged_one(short_dir: Path) -> None:
-    """The name before the rename is longer, and its bytes count."""
-    room = 107 - len(os.fsencode(short_dir)) - len("//s.sock")
+def test_a_path_of_107_bytes_passes_and_can_be_published_and_dialled(short_dir: Path) -> None:
+    room = 107 - len(os.fsencode(short_dir)) - len("//dra.sock")
     directory = short_dir / ("d" * room)
     directory.mkdir()
+    path = directory / "dra.sock"
+    assert len(os.fsencode(path)) == 107
 
-    with pytest.raises(StartFailed, match=rf"socket path .*/\.s\.sock\.{os.getpid()} has more than 107 bytes"):
-        sockets.publish(directory / "s.sock", mode=0o600)
+    sockets.check_path(path, option="run-dir")
+
+    with sockets.publish(path, mode=0o600):
+        connect(path)
+
+
+def test_only_a_socket_that_nobody_serves_is_removed_as_dead(short_dir: Path) -> None:
+    alive, dead, file = short_dir / "alive.sock", short_dir / "dead.sock", short_dir / "file.sock"
+    sockets.publish(dead, mode=0o600).close()
+    file.touch()
+
+    with sockets.publish(alive, mode=0o600):
+        removed = [sockets.remove_dead(path) for path in (alive, dead, file, short_dir / "none.sock")]
+
+    assert removed == [False, True, False, False]
+    assert sorted(path.name for path in short_dir.iterdir()) == ["alive.sock", "file.sock"]
+
+
+def test_a_socket_with_a_full_backlog_is_not_dead(short_dir: Path) -> None:
+    path = short_dir / "s.sock"
+    with socket.socket(socket.AF_UNIX) as busy, socket.socket(socket.AF_UNIX) as waiting:
+        busy.bind(str(path))
+        busy.listen(0)
+        waiting.connect(str(path))
+
+        assert sockets.is_dead(path) is False
 
 
 def test_missing_directory_is_a_sentence(short_dir: Path) -> None:

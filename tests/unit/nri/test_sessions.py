@@ -22,6 +22,7 @@ from vgpu_nri.ttrpc.envelope import Response
 from vgpu_proto import nri, partitions
 from vgpu_state import errors
 from vgpu_testkit import fake_partitions, nri_messages, nri_runtime_end
+from vgpu_testkit.daemons import waiting_socket
 from vgpu_testkit.fake_partitions import FakePartitions
 from vgpu_testkit.nri_messages import ID
 from vgpu_testkit.nri_runtime_end import PluginConnection, RuntimeEnd
@@ -31,7 +32,9 @@ _MORE = Response(payload=b"\x10\x01")
 
 
 async def _page(config: Config, path: str) -> str:
-    connector = aiohttp.UnixConnector(path=str(config.debug_socket))
+    """From the instance in charge; from this one while it waits, which nobody is in charge then in these tests."""
+    waiting = waiting_socket(config.debug_socket, os.getpid())
+    connector = aiohttp.UnixConnector(path=str(waiting if waiting.exists() else config.debug_socket))
     async with aiohttp.ClientSession(connector=connector) as client, client.get(f"http://plugin{path}") as answer:
         return await answer.text()
 
@@ -54,7 +57,7 @@ async def _running(config: Config, timing: app.Timing) -> AsyncIterator[None]:
         tasks.create_task(app.serve(config, stop, timing=timing))
         try:
             async with asyncio.timeout(10):
-                while not os.path.exists(config.debug_socket):  # noqa: ASYNC240 - published by rename, nothing tells
+                while not any(config.debug_socket.parent.glob("nri*.sock")):  # published by rename, nothing tells
                     await asyncio.sleep(0.001)
             yield
         finally:

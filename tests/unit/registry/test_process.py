@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from vgpu_proto.registry import ContainerDeviceResponse
+from vgpu_testkit.daemons import waiting_socket
 from vgpu_testkit.registry_node import RegistryNode, node_container, register
 
 ME = os.getpid()
@@ -124,6 +125,38 @@ async def test_path_is_never_missing_while_a_successor_takes_over(node: Registry
 
     assert missing == []
     assert node.recorded(CONTAINER) == (ME,)
+
+
+@pytest.mark.usefixtures("dra")
+async def test_no_call_is_refused_while_a_waiting_successor_takes_over(node: RegistryNode, started: Started) -> None:
+    node.runs(CONTAINER, [ME])
+    node.bind(CONTAINER)
+    answered: list[None] = []
+    over = asyncio.Event()
+
+    async def call_until_over() -> None:
+        while not over.is_set():
+            channel = Channel(path=str(node.socket))
+            await register(channel, CONTAINER)
+            channel.close()
+            answered.append(None)
+
+    async with AsyncExitStack() as services:
+        first = await services.enter_async_context(started())
+        before = node.socket.stat().st_ino
+        async with _standing_by(node) as second, asyncio.TaskGroup() as callers:
+            calling = callers.create_task(call_until_over())
+            await node.until(lambda: _is_true(len(answered) > 3))
+            assert node.socket.stat().st_ino == before
+            first.send_signal(signal.SIGTERM)
+            await first.wait()
+            count = len(answered)
+            await node.until(lambda: _is_true(len(answered) > count + 3))
+            over.set()
+            await calling
+            assert second.returncode is None
+            assert node.socket.stat().st_ino != before
+            await node.until_ready()  # by the debug socket, which is the second one's
 
 
 @pytest.mark.usefixtures("dra")
@@ -238,6 +271,22 @@ def test_a_run_directory_that_cannot_be_made_is_one_sentence_and_exit_1(node: Re
 
     assert ended.returncode == 1
     assert ended.stderr == f"vgpu-registry: cannot make directory {node.root}/file/debug: Not a directory\n"
+
+
+@asynccontextmanager
+async def _standing_by(node: RegistryNode) -> AsyncIterator[asyncio.subprocess.Process]:
+    """A second registry, ready while the first is in charge."""
+    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "vgpu_registry", *node.argv, stdout=subprocess.DEVNULL)
+    try:
+        await node.until(lambda: node.is_ready(waiting_socket(node.debug_socket, process.pid)))
+        yield process
+    finally:
+        process.kill()
+        await process.wait()
+
+
+async def _is_true(fact: bool) -> bool:
+    return fact
 
 
 async def _client(node: RegistryNode, device_client: Path) -> asyncio.subprocess.Process:

@@ -27,7 +27,7 @@ from vgpu_dra.effects.nvml import NvmlReader
 from vgpu_dra.gpus import Gpus
 from vgpu_dra.housekeeping import Housekeeping
 from vgpu_dra.kubelet_service import ClaimSource, DraNode
-from vgpu_dra.kubelet_sockets import KubeletPaths, KubeletSockets
+from vgpu_dra.kubelet_sockets import KubeletSockets
 from vgpu_dra.ledger import Ledger
 from vgpu_dra.metrics import Metrics
 from vgpu_dra.partition_state import Partitions
@@ -42,6 +42,7 @@ from vgpu_state.reader import ClaimsReader
 _log = structlog.get_logger()
 
 DRAIN_S = 10.0
+PRIVATE_DRAIN_S = 2.0  # then, for what nri-plugin and registry have asked in the meantime: no call of theirs takes longer
 FIRST_INVENTORY_S = 5.0  # then it serves without: Unprepare and GetInfo need no GPU
 
 
@@ -94,7 +95,7 @@ class App:
         self._control_plane: ControlPlane | None = None
         self._dra = DraNode(self._claims, self._claim_source(), self._workers, self._metrics, clock=boottime.boottime_s)
         self._dra.after_removal = self._housekeeping.empty_trash_soon
-        self._kubelet = KubeletSockets(self._dra, KubeletPaths.below(settings.kubelet_dir), clock=boottime.boottime_s)
+        self._kubelet = KubeletSockets(self._dra, settings.kubelet, clock=boottime.boottime_s)
         pod_resources = str(settings.kubelet_dir / pod_resources_client.SOCKET)
         self._pod_resources = PeerSocket(pod_resources, peer="kubelet", clock=boottime.boottime_s)
         told = PodResourcesClient(self._pod_resources, clock=boottime.boottime_s)
@@ -118,11 +119,13 @@ class App:
         """
         self._make_tree()
         endpoint = Endpoint(live=lambda: None, ready=self._readiness, metrics=self._metrics.registry, debug=self._debug())
-        debug_socket = self._settings.run_dir / "debug" / "dra.sock"
-        async with endpoint.serve(tcp=self._settings.http_listen, unix=debug_socket):
+        async with endpoint.serve(tcp=self._settings.http_listen, unix=self._settings.debug_socket) as debug_socket:
+            # Before the lock is ours: a predecessor serves until then, and NVML may take seconds for its first answer.
+            await self._gpus.refresh(patience_s=FIRST_INVENTORY_S)
             await self._become_writer(stop)
             if stop.is_set():
                 return
+            debug_socket.take_name()
             await self._recover()
             await self._serve_all(stop)
 
@@ -144,17 +147,13 @@ class App:
     async def _become_writer(self, stop: asyncio.Event) -> None:
         self._phase = "waiting for the writer lock"
         async with asyncio.TaskGroup() as waiting:
-            stopping = waiting.create_task(stop.wait(), name="stop")
-            taking = waiting.create_task(
-                locks.hold_for_life(
-                    Path(self._settings.agent.writer_lock),
-                    on_wait=lambda: _log.info("waiting for the writer lock", reason="another dra-plugin holds it"),
-                ),
-                name="writer lock",
+            looking = waiting.create_task(self._gpus.serve(), name="gpus")
+            await locks.hold_unless_stopped(
+                Path(self._settings.agent.writer_lock),
+                stop,
+                on_wait=lambda: _log.info("waiting for the writer lock", reason="another dra-plugin holds it"),
             )
-            await asyncio.wait((taking, stopping), return_when=asyncio.FIRST_COMPLETED)
-            stopping.cancel()
-            taking.cancel()  # without effect on a lock that is held by now
+            looking.cancel()
 
     async def _recover(self) -> None:
         self._phase = "recovering"
@@ -172,12 +171,12 @@ class App:
             raise StartFailed(f"cannot recover the claims tree: {exc}") from exc
         self._metrics.events.labels("claim_quarantined").inc(len(self._ledger.quarantined))
         self._housekeeping.empty_trash_soon()
-        await self._gpus.refresh(patience_s=FIRST_INVENTORY_S)
+        self._housekeeping.restore_specs_soon()
 
     async def _serve_all(self, stop: asyncio.Event) -> None:
-        nri = await self._private_server("partitions", [self._partitions_service])
+        nri = await self._private_server(self._settings.partitions_socket, [self._partitions_service])
         registrations = RegistrationsService(self._partitions, self._workers, self._metrics)
-        registry = await self._private_server("registrations", [registrations])
+        registry = await self._private_server(self._settings.registrations_socket, [registrations])
         self._phase = "serving"
         try:
             async with self._pod_resources, asyncio.TaskGroup() as running:
@@ -190,18 +189,18 @@ class App:
                     task.cancel()
         finally:
             self._phase = "draining"
-            await registry.stop(DRAIN_S)
-            await nri.stop(DRAIN_S)
+            async with asyncio.TaskGroup() as draining:
+                draining.create_task(registry.stop(PRIVATE_DRAIN_S))
+                draining.create_task(nri.stop(PRIVATE_DRAIN_S))
 
-    async def _private_server(self, name: str, services: list[Any]) -> GrpcServer:
-        directory = self._settings.run_dir / name
+    async def _private_server(self, path: Path, services: list[Any]) -> GrpcServer:
         try:
-            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as exc:
-            raise StartFailed(f"cannot make {directory}: {exc.strerror} (--run-dir)") from exc
+            raise StartFailed(f"cannot make {path.parent}: {exc.strerror} (--run-dir)") from exc
         # 16 MiB: a Synchronize of a thousand containers with all their mounts.
-        server = GrpcServer(services, name=name, limits=Limits(max_message_bytes=16 << 20))
-        await server.start(sockets.publish(directory / "claims.sock", mode=0o600))
+        server = GrpcServer(services, name=path.parent.name, limits=Limits(max_message_bytes=16 << 20))
+        await server.start(sockets.publish(path, mode=0o600))
         return server
 
     def _readiness(self) -> str | None:

@@ -8,13 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from vgpu_daemon import options
+from vgpu_daemon import options, sockets
 from vgpu_daemon.run import BadUsage
 from vgpu_dra.effects.driver_files import NodePaths
+from vgpu_dra.kubelet_paths import KubeletPaths
 from vgpu_dra.rules import NodeRules, parse_runtime_handlers
 from vgpu_state import ids
 from vgpu_state.errors import MalformedInput
-from vgpu_state.ids import NodeName
+from vgpu_state.ids import NodeName, PodUid
 from vgpu_state.layout import Layout
 
 PROG = "vgpu-dra-plugin"
@@ -35,6 +36,7 @@ _OPTIONS = (
     options.RUNTIME_HANDLERS,
     options.ALLOW_PRIVILEGED,
     options.NODE_NAME,
+    options.POD_UID,
     options.HTTP_LISTEN,
 )
 _VERSION_FORM = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
@@ -49,12 +51,25 @@ class Config:
     paths: NodePaths
     host_root: str
     run_dir: Path
+    kubelet: KubeletPaths
     kubelet_dir: Path
     cdi_dir: Path
     proc_root: Path
     cgroup_root: Path
     claims_from: Path | NodeName  # a directory of manifests, or the API server, which knows this node under that name
     http_listen: str
+
+    @property
+    def partitions_socket(self) -> Path:
+        return self.run_dir / "partitions" / "claims.sock"
+
+    @property
+    def registrations_socket(self) -> Path:
+        return self.run_dir / "registrations" / "claims.sock"
+
+    @property
+    def debug_socket(self) -> Path:
+        return self.run_dir / "debug" / "dra.sock"
 
 
 def parse_config(argv: Sequence[str], environ: Mapping[str, str]) -> Config:
@@ -77,7 +92,7 @@ def parse_config(argv: Sequence[str], environ: Mapping[str, str]) -> Config:
     except MalformedInput as exc:
         raise BadUsage(str(exc)) from exc
     driver_root = _absolute(given, options.DRIVER_ROOT)
-    return Config(
+    config = Config(
         agent=Layout(PurePosixPath(_absolute(given, options.MANAGER_DIR))),
         rules=NodeRules(
             host=host,
@@ -101,12 +116,23 @@ def parse_config(argv: Sequence[str], environ: Mapping[str, str]) -> Config:
         host_root=given["host-root"],
         run_dir=run_dir,
         kubelet_dir=kubelet_dir,
+        kubelet=KubeletPaths.below(kubelet_dir, pod_uid=_pod_uid(given["pod-uid"])),
         cdi_dir=cdi_dir,
         proc_root=_absolute(given, options.PROC_ROOT),
         cgroup_root=_absolute(given, options.CGROUP_ROOT),
         claims_from=_node(given["node-name"]) if given["claims-from"] == "api" else _absolute(given, options.CLAIMS_FROM),
         http_listen=given["http-listen"],
     )
+    for path in (config.partitions_socket, config.registrations_socket):
+        sockets.check_path(path, option=options.RUN_DIR.name)
+    return config
+
+
+def _pod_uid(given: str) -> PodUid | None:
+    try:
+        return ids.parse_pod_uid(given) if given else None
+    except MalformedInput as exc:
+        raise BadUsage(f"{exc} (--pod-uid)") from exc
 
 
 def _node(given: str) -> NodeName:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
@@ -12,7 +11,7 @@ import structlog
 from vgpu_daemon import sockets
 from vgpu_daemon.grpc_server import GrpcServer, Limits
 from vgpu_daemon.run import StartFailed
-from vgpu_dra import inventory
+from vgpu_dra.kubelet_paths import KubeletPaths
 from vgpu_dra.kubelet_service import DraNode, DraServiceV1, DraServiceV1Beta1, RegistrationService
 
 _log = structlog.get_logger()
@@ -20,21 +19,6 @@ _log = structlog.get_logger()
 _LOOK_S = 1.0
 _UNANSWERED_S = 30.0  # kubelet may never try a socket again whose registration failed half-way (kubernetes#133725)
 _LIMITS = Limits(max_message_bytes=4 << 20)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KubeletPaths:
-    """Where kubelet looks; the same path inside and outside of our container, since kubelet dials the text."""
-
-    service: Path
-    registration: Path
-
-    @classmethod
-    def below(cls, kubelet_dir: Path) -> KubeletPaths:
-        return cls(
-            service=kubelet_dir / "plugins" / inventory.DRIVER / "dra.sock",
-            registration=kubelet_dir / "plugins_registry" / f"{inventory.DRIVER}-reg.sock",
-        )
 
 
 class KubeletSockets:
@@ -50,6 +34,8 @@ class KubeletSockets:
     async def serve(self, stop: asyncio.Event, *, drain_s: float) -> None:
         """Serves until `stop` is set, then drains. A socket that was removed or never answered is published anew.
 
+        To be called by the one writer: what another dra-plugin has left here is then a dead one's, and is cleared away.
+
         Raises:
             StartFailed: a directory of kubelet's is missing or refuses.
         """
@@ -57,12 +43,13 @@ class KubeletSockets:
         service, service_id = await self._publish(self._services, self._paths.service)
         registration, registration_id = await self._publish([self.registration], self._paths.registration)
         self._published_at_s = self._clock()
+        self._clear_away_dead()
         try:
             while not await _is_set_within(stop, _LOOK_S):
-                if _differs(self._paths.service, service_id):
+                if not sockets.is_same(self._paths.service, service_id):
                     await service.stop(drain_s)
                     service, service_id = await self._publish(self._services, self._paths.service)
-                if _differs(self._paths.registration, registration_id) or self._is_unanswered():
+                if not sockets.is_same(self._paths.registration, registration_id) or self._is_unanswered():
                     await registration.stop(drain_s)
                     registration, registration_id = await self._publish([self.registration], self._paths.registration)
                     self._published_at_s = self._clock()
@@ -79,6 +66,20 @@ class KubeletSockets:
         except OSError as exc:
             raise StartFailed(f"cannot make {self._paths.service.parent}: {exc.strerror} (--kubelet-dir)") from exc
 
+    def _clear_away_dead(self) -> None:
+        """Sockets of a predecessor that was killed: kubelet would dial them for ever.
+
+        After our own are published, so that kubelet is without this driver no longer than it has to be. The registration first:
+        without it nobody asks for the other, and by the other it is found.
+        """
+        for pair in self._paths.predecessors():
+            for path in (pair.registration, pair.service):
+                try:
+                    if sockets.remove_dead(path):
+                        _log.info("removed the socket of a dead predecessor", socket=str(path))
+                except OSError as exc:
+                    _log.warning("cannot remove the socket of a dead predecessor", socket=str(path), reason=exc.strerror)
+
     async def _publish(self, services: Collection[object], path: Path) -> tuple[GrpcServer, tuple[int, int]]:
         server = GrpcServer(services, name=path.name, limits=_LIMITS)
         listener = sockets.publish(path, mode=0o600)
@@ -90,13 +91,6 @@ class KubeletSockets:
         if self.registration.registered_at_s is not None:
             return False
         return self._clock() - self._published_at_s > _UNANSWERED_S
-
-
-def _differs(path: Path, expected: tuple[int, int]) -> bool:
-    try:
-        return sockets.identity(path) != expected
-    except OSError:
-        return True
 
 
 async def _is_set_within(event: asyncio.Event, seconds: float) -> bool:

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import structlog
 
 from vgpu_daemon import boottime, locks, logs, run
-from vgpu_daemon.endpoint import Endpoint
+from vgpu_daemon.endpoint import DebugSocket, Endpoint
 from vgpu_daemon.grpc_client import REDIAL_PAUSE_S, PeerSocket
 from vgpu_nri import partitions_client, policy, wire
 from vgpu_nri.config import PROG, Config, parse_config
@@ -39,11 +39,10 @@ class Timing:
 
 
 def main() -> NoReturn:
-    config = parse_config(sys.argv[1:], os.environ)
     logs.configure(service="nri-plugin")
 
     async def until_stopped(stop: asyncio.Event) -> None:
-        await serve(config, stop, timing=Timing())
+        await serve(parse_config(sys.argv[1:], os.environ), stop, timing=Timing())
 
     run.run(until_stopped, prog=PROG)
 
@@ -76,15 +75,16 @@ async def serve(config: Config, stop: asyncio.Event, *, timing: Timing) -> None:
             "session": link.describe_session,
         }
         endpoint = Endpoint(live=health.live, ready=health.ready, metrics=telemetry.registry, debug=debug)
-        async with endpoint.serve(tcp=config.http_listen, unix=config.debug_socket), asyncio.TaskGroup() as tasks:
-            serving = tasks.create_task(_serve_alone(config, link=link, health=health), name="runtime")
+        async with endpoint.serve(tcp=config.http_listen, unix=config.debug_socket) as shown, asyncio.TaskGroup() as tasks:
+            serving = tasks.create_task(_serve_alone(config, shown, link=link, health=health), name="runtime")
             await stop.wait()
             await link.drain(_DRAIN_S)
             serving.cancel()
 
 
-async def _serve_alone(config: Config, *, link: RuntimeLink, health: Health) -> None:
+async def _serve_alone(config: Config, shown: DebugSocket, *, link: RuntimeLink, health: Health) -> None:
     """Two instances never register: containers would then be refused for mounts that both set."""
+    _warm_up()  # before the lock: while a predecessor holds it, nothing waits for this
 
     def on_wait() -> None:
         health.standby()
@@ -92,7 +92,7 @@ async def _serve_alone(config: Config, *, link: RuntimeLink, health: Health) -> 
 
     fd = await locks.hold_for_life(config.lock, on_wait=on_wait)
     try:
-        _warm_up()
+        shown.take_name()
         await link.serve()
     finally:
         os.close(fd)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from vgpu_daemon import options
+from vgpu_daemon import options, sockets
 
 PROG: Final = "vgpu-nri-plugin"
 _OPTIONS = (options.RUN_DIR, options.NRI_SOCKET, options.HTTP_LISTEN)
@@ -40,6 +40,13 @@ class Config:
 
 
 def parse_config(argv: Sequence[str], environ: Mapping[str, str]) -> Config:
-    """Ends the process with exit code 2 and the usage when the command line is wrong."""
+    """Ends the process with exit code 2 and the usage when the command line is wrong.
+
+    Raises:
+        BadUsage: a path is too long for a socket; names the option.
+    """
     given = options.parse(PROG, _OPTIONS, argv, environ)
-    return Config(run_dir=Path(given["run-dir"]), nri_socket=given["nri-socket"], http_listen=given["http-listen"])
+    config = Config(run_dir=Path(given["run-dir"]), nri_socket=given["nri-socket"], http_listen=given["http-listen"])
+    sockets.check_path(config.partitions_socket, option=options.RUN_DIR.name)
+    sockets.check_path(Path(config.nri_socket), option=options.NRI_SOCKET.name)
+    return config

@@ -13,10 +13,10 @@ from typing import NoReturn
 
 import structlog
 
-from vgpu_daemon import logs, run, sockets
+from vgpu_daemon import locks, logs, run, sockets
 from vgpu_daemon.context import Peer
 from vgpu_daemon.crowd import Bound
-from vgpu_daemon.endpoint import Endpoint
+from vgpu_daemon.endpoint import DebugSocket, Endpoint
 from vgpu_daemon.grpc_client import PeerSocket
 from vgpu_daemon.grpc_server import GrpcServer, Limits
 from vgpu_daemon.procfs import Procfs
@@ -35,18 +35,23 @@ _log = structlog.get_logger()
 
 DRAIN_S = 10.0
 _LAST_ANSWERS_S = 0.5  # of the drain, for the answers to calls that were held to its end
+_LOOKS, _LOOK_S = 50, 0.02  # for a successor, who looks at the lock ten times a second
+_FIRST_BYTES_S = 0.5  # for the call of who had connected to us a moment before
 _MAX_CONNECTIONS = 4096
 _FILES = _MAX_CONNECTIONS + 256
 
 
 def main() -> NoReturn:
     logs.configure(service="registry")
-    config = parse_config(sys.argv[1:], os.environ)
-    run.run(lambda stop: serve(config, stop), prog=PROG)
+
+    async def until_stopped(stop: asyncio.Event) -> None:
+        await serve(parse_config(sys.argv[1:], os.environ), stop)
+
+    run.run(until_stopped, prog=PROG)
 
 
 async def serve(config: Config, stop: asyncio.Event) -> None:
-    """Serves until `stop` is set, then lets running calls finish for at most ten seconds.
+    """Waits for a predecessor's lock, serves until `stop` is set, then lets running calls finish for at most ten seconds.
 
     The socket stays where it is when this ends: a client that finds no path fails at once, one that is refused dials again.
 
@@ -57,8 +62,8 @@ async def serve(config: Config, stop: asyncio.Event) -> None:
     check_start(config)
     parts = compose(config)
     try:
-        async with parts.dra, parts.endpoint.serve(tcp=config.http_listen, unix=config.debug_socket):
-            await _serve_registrations(parts, config, stop)
+        async with parts.dra, parts.endpoint.serve(tcp=config.http_listen, unix=config.debug_socket) as debug_socket:
+            await _Serving(parts, config, debug_socket).serve(stop)
     finally:
         parts.index.close()
         parts.processes.close()
@@ -84,6 +89,7 @@ class Progress:
     """How far the start has come."""
 
     is_published: bool = False
+    is_standby: bool = False
 
 
 def compose(config: Config) -> Parts:
@@ -160,23 +166,54 @@ def check_start(config: Config) -> None:
 
 
 def _not_ready(progress: Progress, index: Index) -> str | None:
-    if not progress.is_published:
+    if not (progress.is_published or progress.is_standby):
         return "the socket is not published yet"
     return None if index.is_built else "the index of containers is being built"
 
 
-async def _serve_registrations(parts: Parts, config: Config, stop: asyncio.Event) -> None:
-    async with asyncio.TaskGroup() as tasks:
-        lanes = tasks.create_task(parts.batches.serve(), name="batches")
-        # Published before the index is built: until then calls are held, where a missing path would end their processes.
-        await parts.server.start(sockets.publish(Path(config.layout.registry_socket), mode=0o666))
-        parts.progress.is_published = True
-        await parts.index.build()
-        _log.info("serving", socket=str(config.layout.registry_socket), containers=len(parts.index.partition_by_id))
-        rereads = tasks.create_task(parts.reread.serve(), name="reread")
-        await stop.wait()
-        _log.info("stopping", held=len(parts.service.held()))
-        rereads.cancel()
-        parts.service.drain(DRAIN_S - _LAST_ANSWERS_S)
-        await parts.server.stop(DRAIN_S)
-        lanes.cancel()
+class _Serving:
+    """One instance: stands by while another holds the lock, is in charge, hands over."""
+
+    def __init__(self, parts: Parts, config: Config, debug_socket: DebugSocket) -> None:
+        self._parts = parts
+        self._socket = Path(config.layout.registry_socket)
+        self._lock = config.lock
+        self._debug_socket = debug_socket
+
+    async def serve(self, stop: asyncio.Event) -> None:
+        parts = self._parts
+        async with asyncio.TaskGroup() as tasks:
+            building = tasks.create_task(parts.index.build(), name="index")
+            lock = await locks.hold_unless_stopped(self._lock, stop, on_wait=self._stand_by)
+            if lock is None:
+                building.cancel()
+                return
+            self._debug_socket.take_name()
+            lanes = tasks.create_task(parts.batches.serve(), name="batches")
+            # Whether or not the index is built: until then calls are held, where a missing path would end their processes.
+            await parts.server.start(sockets.publish(self._socket, mode=0o666))
+            parts.progress.is_published = True
+            published = sockets.identity(self._socket)
+            await building
+            _log.info("serving", socket=str(self._socket), containers=len(parts.index.partition_by_id))
+            rereads = tasks.create_task(parts.reread.serve(), name="reread")
+            await stop.wait()
+            rereads.cancel()
+            os.close(lock)
+            await self._hand_over(published)
+            _log.info("stopping", held=len(parts.service.held()))
+            parts.service.drain(DRAIN_S - _LAST_ANSWERS_S)
+            await parts.server.stop(DRAIN_S)
+            lanes.cancel()
+
+    def _stand_by(self) -> None:
+        self._parts.progress.is_standby = True
+        _log.info("waiting for the lock", reason="another registry holds it", socket=str(self._lock))
+
+    async def _hand_over(self, published: tuple[int, int]) -> None:
+        """Accepts until a successor's socket has replaced ours, if one waits: no call in between is refused."""
+        for _ in range(_LOOKS):
+            if not sockets.is_same(self._socket, published):
+                await asyncio.sleep(_FIRST_BYTES_S)
+                return
+            await asyncio.sleep(_LOOK_S)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from vgpu_daemon import options
+from vgpu_daemon import options, sockets
 from vgpu_state.layout import Layout
 
 PROG = "vgpu-registry"
@@ -33,14 +33,26 @@ class Config:
     def debug_socket(self) -> Path:
         return self.run_dir / "debug" / "registry.sock"
 
+    @property
+    def lock(self) -> Path:
+        """Held by the instance in charge. Not beside the registry socket: every container reaches that directory."""
+        return self.run_dir / "debug" / "registry.lock"
+
 
 def parse_config(argv: Sequence[str], environ: Mapping[str, str]) -> Config:
-    """The configuration; a wrong command line ends the process with exit code 2."""
+    """The configuration; a wrong command line ends the process with exit code 2.
+
+    Raises:
+        BadUsage: a path is too long for a socket; names the option.
+    """
     value = options.parse(PROG, _OPTIONS, argv, environ)
-    return Config(
+    config = Config(
         layout=Layout(PurePosixPath(value[options.MANAGER_DIR.name])),
         run_dir=Path(value[options.RUN_DIR.name]),
         proc_root=Path(value[options.PROC_ROOT.name]),
         cgroup_root=Path(value[options.CGROUP_ROOT.name]),
         http_listen=value[options.HTTP_LISTEN.name],
     )
+    sockets.check_path(config.registrations_socket, option=options.RUN_DIR.name)
+    sockets.check_path(Path(config.layout.registry_socket), option=options.MANAGER_DIR.name)
+    return config

@@ -34,6 +34,21 @@ async def hold_for_life(path: Path, *, on_wait: Callable[[], None]) -> int:
     return fd
 
 
+async def hold_unless_stopped(path: Path, stop: asyncio.Event, *, on_wait: Callable[[], None]) -> int | None:
+    """As `hold_for_life`, but gives the waiting up with None once `stop` is set.
+
+    Raises:
+        StartFailed: the file cannot be made or opened; within a group.
+    """
+    async with asyncio.TaskGroup() as racing:
+        taking = racing.create_task(hold_for_life(path, on_wait=on_wait), name="lock")
+        stopping = racing.create_task(stop.wait(), name="stop")
+        await asyncio.wait((taking, stopping), return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        taking.cancel()  # without effect on a lock that is held by now
+    return None if taking.cancelled() else taking.result()
+
+
 async def _lock(fd: int, on_wait: Callable[[], None]) -> None:
     has_waited = False
     while True:

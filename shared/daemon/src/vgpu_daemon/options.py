@@ -41,6 +41,7 @@ LIBRARY_VERSION = Option("library-version", "v1.0.0", "which libvgpu-control.so.
 RUNTIME_HANDLERS = Option("runtime-handlers", ",nvidia*", "runtime handlers that may run a vGPU container, comma separated")
 ALLOW_PRIVILEGED = Option("allow-privileged", "false", "`true` lets privileged containers use a vGPU")
 NODE_NAME = Option("node-name", "", "this node's name, as in spec.nodeName; empty: the host's name")
+POD_UID = Option("pod-uid", "", "the uid of this process's pod: two pods then have sockets of their own; empty: plain names")
 HTTP_LISTEN = Option("http-listen", "", "HOST:PORT for /livez, /readyz and /metrics; empty: only on the debug socket")
 
 
