@@ -8,6 +8,7 @@ import fcntl
 import json
 import os
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -270,6 +271,34 @@ async def test_plugin_finds_a_runtime_that_comes_up_later(dra: FakePartitions, c
 
             assert await _page(config, "/readyz") == "ok\n"
             assert await _page(config, "/livez") == "ok\n"
+
+
+async def test_absent_runtime_is_dialled_briskly_at_first_and_then_by_the_slow_schedule(
+    dra: FakePartitions, config: Config, timing: app.Timing
+) -> None:
+    slow = LinkTiming(first_retry_s=60.0, longest_retry_s=60.0, brisk_retry_s=0.01, brisk_for_s=0.3)
+    async with _running(config, app.Timing(link=slow, pace=timing.pace)):
+        await _until(config, "/readyz", "the runtime cannot be reached: NRI socket")
+        async with nri_runtime_end.listening(Path(config.nri_socket)) as runtime:
+            await (await runtime.accept()).attach()
+            await dra.wait_for("RenewSession")
+        # A session that ends soon after its beginning is met slowly: the runtime answers, and fails.
+        await _until(config, "/metrics", 'vgpu_nri_closes_total{reason="runtime_closed"} 1.0')
+        assert "vgpu_nri_reconnects_total 0.0" in await _page(config, "/metrics")
+
+    async with _running(config, app.Timing(link=replace(slow, brisk_for_s=0.0), pace=timing.pace)):
+        await _until(config, "/metrics", 'vgpu_nri_closes_total{reason="unreachable"} 1.0')
+
+
+async def test_runtime_that_ends_after_a_lasting_session_is_dialled_briskly(
+    dra: FakePartitions, config: Config, timing: app.Timing
+) -> None:
+    lasting = LinkTiming(first_retry_s=60.0, longest_retry_s=60.0, brisk_retry_s=0.01, stable_s=0.0)
+    async with _running(config, app.Timing(link=lasting, pace=timing.pace)):
+        for _ in range(2):
+            async with nri_runtime_end.listening(Path(config.nri_socket)) as runtime:
+                await (await runtime.accept()).attach()
+                await dra.wait_for("RenewSession")
 
 
 async def test_watchdog_drops_a_runtime_that_never_synchronizes(

@@ -60,7 +60,8 @@ class Lease:
             await self._synchronize(session)
             while await self._renew(session):
                 await self._redeliver()
-                await asyncio.sleep(self._pace.renew_s)
+                # One that is away is a dra-plugin that is being replaced: the next knows nothing until it is synchronized.
+                await asyncio.sleep(self._pace.first_retry_s if self._complaint else self._pace.renew_s)
 
     async def _synchronize(self, session: Session) -> None:
         for pause_s in backoff.delays_s(first_s=self._pace.first_retry_s, longest_s=self._pace.longest_retry_s):

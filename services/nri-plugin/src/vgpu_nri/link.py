@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -25,12 +26,19 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkTiming:
-    """Seconds. containerd 1.7 goes silent when Synchronize failed; without the watchdog nobody would notice."""
+    """Seconds. containerd 1.7 goes silent when Synchronize failed; without the watchdog nobody would notice.
+
+    While a runtime is restarted its containers cannot start, or start unadjusted once it is back and before we are. So for
+    `brisk_for_s` after a session ended, and at the start, an absent socket is dialled every `brisk_retry_s`, which costs the
+    runtime nothing. A runtime that answers and then fails is met by the slow schedule, and one that stays away too.
+    """
 
     watchdog_s: float = 10.0
     stable_s: float = 30.0  # a session that lived this long begins the reconnect schedule anew
     first_retry_s: float = backoff.FIRST_S
     longest_retry_s: float = backoff.LONGEST_S
+    brisk_retry_s: float = 0.2
+    brisk_for_s: float = 10.0
 
 
 class RuntimeLink:
@@ -44,18 +52,23 @@ class RuntimeLink:
         self._timing = timing
         self._session = Session()
         self._trunk: Trunk | None = None
+        self._brisk_until = float("-inf")
 
     async def serve(self) -> None:
         """Runs sessions until cancelled."""
         clock, telemetry = self._surroundings.clock, self._surroundings.telemetry
         delays = self._delays()
+        self._brisk_until = clock() + self._timing.brisk_for_s
         while True:
             begun = clock()
             closed = await self._run_session()
             lived_s = clock() - begun
+            pause_s = next(delays)
             if lived_s >= self._timing.stable_s:
                 delays = self._delays()
-            pause_s = next(delays)
+                pause_s = self._timing.brisk_retry_s
+            if closed.reason is not CloseReason.UNREACHABLE:
+                self._brisk_until = clock() + self._timing.brisk_for_s
             telemetry.closes.labels(closed.reason.value).inc()
             self._log_end(closed, lived_s=lived_s, pause_s=pause_s)
             await asyncio.sleep(pause_s)
@@ -91,11 +104,9 @@ class RuntimeLink:
 
     async def _run_session(self) -> Closed:
         try:
-            sock = await transport.dial(self._socket_path)
+            sock = await self._dial()
         except OSError as exc:
-            detail = f"NRI socket {self._socket_path}: {exc.strerror or exc}; is NRI enabled in the runtime?"
-            self._health.unreachable(detail)
-            return Closed(reason=CloseReason.UNREACHABLE, detail=detail)
+            return Closed(reason=CloseReason.UNREACHABLE, detail=self._note_unreachable(exc))
         self._health.connected()
         session = self._session = Session()
         async with asyncio.TaskGroup() as tasks:
@@ -118,6 +129,21 @@ class RuntimeLink:
             for task in (tending, *trunk.in_flight):
                 task.cancel()
         return closed
+
+    async def _dial(self) -> socket.socket:
+        while True:
+            try:
+                return await transport.dial(self._socket_path)
+            except (ConnectionRefusedError, FileNotFoundError) as exc:
+                if self._surroundings.clock() >= self._brisk_until:
+                    raise
+                self._note_unreachable(exc)
+            await asyncio.sleep(self._timing.brisk_retry_s)
+
+    def _note_unreachable(self, error: OSError) -> str:
+        detail = f"NRI socket {self._socket_path}: {error.strerror or error}; is NRI enabled in the runtime?"
+        self._health.unreachable(detail)
+        return detail
 
     async def _tend(self, trunk: Trunk, session: Session, synchronized: asyncio.Event) -> None:
         try:
