@@ -57,10 +57,10 @@ class Burst:
             self._pods[name] = _Asked(share=_SHARES[kind], ends=ends)
             self._made += 1
 
-    def delete(self, count: int) -> None:
-        """Deletes the oldest that would stay."""
+    def delete(self, count: int, *, grace_s: int) -> None:
+        """Deletes the oldest that would stay; without grace they vanish before kubelet knows, as by `kubectl delete --force`."""
         for name in [name for name, asked in self._pods.items() if not asked.ends][:count]:
-            self._namespace.delete(name)
+            self._namespace.delete(name, grace_s=grace_s)
             del self._pods[name]
 
     def fates(self) -> list[Fate]:

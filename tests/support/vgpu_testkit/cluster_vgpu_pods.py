@@ -119,8 +119,8 @@ class Namespace:
             assert time.monotonic() < deadline, "\n".join(line for name in waiting for line in self.story(name))
             time.sleep(0.2)
 
-    def delete(self, name: str) -> None:
-        self.vgpu.cluster.api.delete(f"{PODS}/{name}")
+    def delete(self, name: str, *, grace_s: int | None = None) -> None:
+        self.vgpu.cluster.api.delete(f"{PODS}/{name}", grace_s=grace_s)
 
     def pods(self) -> dict[str, Object]:
         """All pods by name."""
