@@ -19,6 +19,7 @@ typedef enum {
     NVML_ERROR_DRIVER_NOT_LOADED = 9,
     NVML_ERROR_TIMEOUT = 10,
     NVML_ERROR_GPU_IS_LOST = 15,
+    NVML_ERROR_LIB_RM_VERSION_MISMATCH = 18,
     NVML_ERROR_MEMORY = 20,
     NVML_ERROR_ARGUMENT_VERSION_MISMATCH = 25,
 } nvmlReturn_t;
@@ -85,6 +86,22 @@ typedef struct {
     unsigned long long memory_size_mb;
 } nvmlDeviceAttributes_t;
 _Static_assert(sizeof(nvmlDeviceAttributes_t) == 40, "layout of nvmlDeviceAttributes_t");
+
+typedef struct {
+    unsigned field_id, scope_id;
+    long long timestamp, latency_us;
+    unsigned value_type;
+    nvmlReturn_t status;
+    union {
+        double d;
+        unsigned ui;
+        unsigned long long ull;
+    } value;
+} nvmlFieldValue_t;
+_Static_assert(sizeof(nvmlFieldValue_t) == 40, "layout of nvmlFieldValue_t");
+
+#define NVML_VALUE_TYPE_UNSIGNED_INT 1u
+#define NVML_FI_DEV_GET_GPU_RECOVERY_ACTION 230u
 
 #define NVML_NO_INSTANCE 0xFFFFFFFFu
 

@@ -154,7 +154,8 @@ static nvmlReturn_t take_event(const struct state *state, void *context)
     const struct event *event = next_event(state, call->set);
     if (event != NULL) {
         call->set->last_id = event->id;
-        call->data = (nvmlEventData_t){NULL, event->type, event->data, NVML_NO_INSTANCE, NVML_NO_INSTANCE};
+        call->data = (nvmlEventData_t){NULL, event->type, event->data, (unsigned)event->gpu_instance,
+                                       (unsigned)event->compute_instance};
         strcpy(call->uuid, event->gpu);
         return NVML_SUCCESS;
     }

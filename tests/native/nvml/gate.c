@@ -178,6 +178,8 @@ static nvmlReturn_t judge(const struct pass *pass, bool *hangs)
         return NVML_ERROR_UNINITIALIZED;
     if (state == NULL)
         return NVML_ERROR_DRIVER_NOT_LOADED;
+    if (source_library_version()[0] != '\0' && strcmp(source_library_version(), state->driver_version) != 0)
+        return NVML_ERROR_LIB_RM_VERSION_MISMATCH;
     if (pass->selector != NULL) {
         nvmlReturn_t status = find_target(state, pass->selector, &target);
         if (status != NVML_SUCCESS)

@@ -14,7 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static char path[PATH_MAX];
+static char path[PATH_MAX], library_version[NAME_MAX];
 static struct stat seen; /* of the file `current` was read from */
 static struct state current;
 static bool valid;
@@ -36,6 +36,24 @@ __attribute__((constructor)) static void choose_path(void)
         snprintf(directory, sizeof directory, "%.*s/", (int)(slash - library.dli_fname), library.dli_fname);
     if (realpath(directory, absolute) != NULL && strlen(absolute) < sizeof path - 32)
         sprintf(path, "%s/libnvidia-ml.mock.json", absolute);
+}
+
+/* "libnvidia-ml.so.550.90.07" is of that version, "libnvidia-ml.so.1" of none; nor is one whose state is somewhere else. */
+__attribute__((constructor)) static void learn_version(void)
+{
+    static const char stem[] = "libnvidia-ml.so.";
+    Dl_info library;
+    char file[PATH_MAX];
+    if (getenv("VGPU_MOCK_NVML") != NULL || dladdr((void *)learn_version, &library) == 0 || realpath(library.dli_fname, file) == NULL)
+        return;
+    const char *name = strrchr(file, '/') + 1;
+    if (strncmp(name, stem, sizeof stem - 1) == 0 && strchr(name + sizeof stem - 1, '.') != NULL)
+        snprintf(library_version, sizeof library_version, "%s", name + sizeof stem - 1);
+}
+
+const char *source_library_version(void)
+{
+    return library_version;
 }
 
 static bool same_file(const struct stat *a, const struct stat *b)

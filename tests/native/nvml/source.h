@@ -8,4 +8,7 @@
  * The result lasts until the next call; callers hold the lock of gate.c. */
 const struct state *source_state(void);
 
+/* The driver version in the name of the library's file, "" when the file has none: the real library serves one driver only. */
+const char *source_library_version(void);
+
 #endif

@@ -41,6 +41,9 @@ static bool read_gpu(const struct json *node, const struct state *state, struct 
         {"numa_node", NULLABLE, false, AT(numa_node), AT(has_numa)},          /* null, not supported */
         {"ecc_corrected", NULLABLE, false, AT(ecc_corrected), AT(has_ecc)},   /* null, not supported */
         {"ecc_uncorrected", NULLABLE, false, AT(ecc_uncorrected), AT(has_ecc)},
+        {"recovery_action", NULLABLE, false, AT(recovery_action), AT(has_recovery_action)},          /* null, not supported */
+        {"remaps_pending", NULLABLE, false, AT(remaps_pending), AT(has_remapper)},                   /* null, not supported */
+        {"retirements_pending", NULLABLE, false, AT(retirements_pending), AT(has_page_retirement)},  /* null, not supported */
         {"gpu_percent", UINT, false, AT(gpu_percent), 0},
         {"memory_percent", UINT, false, AT(memory_percent), 0},
         {"temperature_c", UINT, false, AT(temperature_c), 0},
@@ -92,8 +95,11 @@ static bool read_event(const struct json *node, struct event *event, struct prob
         {"gpu", TEXT, true, offsetof(struct event, gpu), 0},
         {"type", UINT, true, offsetof(struct event, type), 0},
         {"data", UINT, true, offsetof(struct event, data), 0},
+        {"gpu_instance", UINT, false, offsetof(struct event, gpu_instance), 0},
+        {"compute_instance", UINT, false, offsetof(struct event, compute_instance), 0},
         {0},
     };
+    event->gpu_instance = event->compute_instance = NVML_NO_INSTANCE;
     if (!read_fields(node, fields, nowhere, event, why))
         return false;
     return event->id > 0 || complain(why, "events", "ids start at 1");

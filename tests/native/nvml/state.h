@@ -57,6 +57,8 @@ struct gpu {
     uint64_t gpu_percent, memory_percent;
     uint64_t temperature_c, power_mw;
     uint64_t supported_events;
+    bool has_recovery_action, has_remapper, has_page_retirement;
+    uint64_t recovery_action, remaps_pending, retirements_pending;
     unsigned process_count;
     nvmlProcessInfo_t processes[MAX_PROCESSES];
     unsigned mig_device_count;
@@ -72,6 +74,7 @@ struct fault {
 
 struct event {
     uint64_t id, type, data;
+    uint64_t gpu_instance, compute_instance; /* NVML_NO_INSTANCE: of the GPU as a whole */
     char gpu[TEXT_SIZE];
 };
 
