@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from vgpu_testkit.dra_calls import DraCalls, call
 from vgpu_testkit.fake_host import FakeHost
 from vgpu_testkit.kubelet import Kubelet
 from vgpu_testkit.kubelet_rules import V1, PrepareAnswer
-from vgpu_testkit.kubelet_values import Claim, Device, KubeletRefusal, Timings
+from vgpu_testkit.kubelet_values import Claim, Device, HealthReport, KubeletRefusal, Timings
 from vgpu_testkit.manifests import Manifest, Share
 from vgpu_testkit.node import Node, build_node
 
@@ -128,6 +129,15 @@ class DraBench:
         async with kubelet_wire.dialled(str(self._dra_socket), Timings()) as channel:
             return await kubelet_wire.node_unprepare(channel, V1, claims, timeout_s=20)
 
+    async def watch_health(self) -> AsyncGenerator[Mapping[tuple[str, str], HealthReport], None]:
+        """Another health stream, on a connection of its own, no kubelet judging it."""
+        async with (
+            kubelet_wire.dialled(str(self._dra_socket), Timings()) as channel,
+            aclosing(kubelet_wire.watch_health(channel, "v1")) as reports,
+        ):
+            async for report in reports:
+                yield report
+
     async def call_dra(self, method: str, request: object, response: type) -> object:
         """A call of the DRA service with any message, GRPCError for a refusal."""
         return await call(self._dra_socket, f"/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin/{method}", request, response)
@@ -207,8 +217,8 @@ def make_bench(root: Path, *, native: Path, options: Mapping[str, str] | None = 
     return DraBench(node=node, host=host, dra=stack.dra, calls=DraCalls(node.run_dir), claims=claims)
 
 
-def make_kubelet(node: Node) -> Kubelet:
-    return Kubelet(node.kubelet_dir, timings=Timings(backoff_s=0.05, reconnect_s=0.02))
+def make_kubelet(node: Node, *, release: str = "1.36") -> Kubelet:
+    return Kubelet(node.kubelet_dir, release=release, timings=Timings(backoff_s=0.05, reconnect_s=0.02))
 
 
 def kubelet_claim(manifest: Manifest) -> Claim:

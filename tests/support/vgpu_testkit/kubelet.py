@@ -7,6 +7,7 @@ Owns the order of calls. What is acceptable lies in `kubelet_rules`, the wire in
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -20,7 +21,16 @@ from vgpu_testkit.kubelet_claims import ClaimCache
 from vgpu_testkit.kubelet_plugins import Plugin
 from vgpu_testkit.kubelet_pod_resources import PodResources
 from vgpu_testkit.kubelet_registrar import Registrar
-from vgpu_testkit.kubelet_values import Accepted, CallFailed, Changes, Claim, Device, Registration, Timings
+from vgpu_testkit.kubelet_values import (
+    Accepted,
+    CallFailed,
+    Changes,
+    Claim,
+    Device,
+    HealthReport,
+    Registration,
+    Timings,
+)
 
 
 class Kubelet:
@@ -94,9 +104,18 @@ class Kubelet:
         plugins = self._registrar.plugins.announced(driver)
         return tuple(plugin.registration.endpoint for plugin in plugins if plugin.is_connected)
 
-    def health(self, driver: str) -> Mapping[tuple[str, str], str]:
-        """The last reported health word by (pool, device) of the driver's newest instance."""
+    def health(self, driver: str, *, in_s: float = 0.0) -> Mapping[tuple[str, str], str]:
+        """The health by (pool, device) as a pod's status shows it, `in_s` seconds from now, if nothing comes until then."""
+        now_s = time.time() + in_s
+        return {device: report.word_at(now_s) for device, report in self.health_reports(driver).items()}
+
+    def health_reports(self, driver: str) -> Mapping[tuple[str, str], HealthReport]:
+        """What the driver's newest instance reported last of each (pool, device)."""
         return self._registrar.plugins.announced(driver)[0].health
+
+    def health_report_count(self, driver: str) -> int:
+        """How many reports its newest instance has sent."""
+        return self._registrar.plugins.announced(driver)[0].health_reports
 
     def health_attempts(self, driver: str) -> int:
         """How often the health stream of the driver's newest instance was opened; one that is held open counts once."""

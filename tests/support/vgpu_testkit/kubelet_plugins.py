@@ -10,8 +10,17 @@ from collections.abc import Mapping
 from enum import Enum
 from types import MappingProxyType
 
+from vgpu_testkit import kubelet_rules as rules
 from vgpu_testkit import kubelet_wire as wire
-from vgpu_testkit.kubelet_values import Accepted, CallFailed, Changes, EndpointTaken, KubeletRefusal, Timings
+from vgpu_testkit.kubelet_values import (
+    Accepted,
+    CallFailed,
+    Changes,
+    EndpointTaken,
+    HealthReport,
+    KubeletRefusal,
+    Timings,
+)
 
 
 class Connectivity(Enum):
@@ -30,7 +39,8 @@ class Plugin:
         self.channel = wire.KubeletChannel(registration.endpoint, on_change=changes.ring)
         self.is_announced = False
         self.health_attempts = 0
-        self._health: dict[tuple[str, str], str] = {}
+        self._health: dict[tuple[str, str], HealthReport] = {}
+        self.health_reports = 0
         self._connectivity = Connectivity.CONNECTING
         self._timings = timings
         self._changes = changes
@@ -45,8 +55,8 @@ class Plugin:
         return self._connectivity is not Connectivity.TRANSIENT_FAILURE and not self.is_connected
 
     @property
-    def health(self) -> Mapping[tuple[str, str], str]:
-        """The last reported health word by (pool, device)."""
+    def health(self) -> Mapping[tuple[str, str], HealthReport]:
+        """What was reported last, by (pool, device)."""
         return MappingProxyType(self._health)
 
     async def keep_connected(self) -> None:
@@ -63,13 +73,19 @@ class Plugin:
             self._become(Connectivity.READY)
             await self.channel.wait_lost()
 
-    async def watch_health(self) -> None:
-        """Holds the health stream open, opening it again 5 s after each end, until cancelled."""
+    async def watch_health(self, package: str) -> None:
+        """Holds the health stream open, opening it again 5 s after each end, until cancelled.
+
+        Raises:
+            KubeletRefusal: a report that kubelet could make nothing of; it is the plugin's fault, so the test's to see.
+        """
         while True:
             self.health_attempts += 1
             try:
-                async for report in wire.watch_health(self.channel):
+                async for report in wire.watch_health(self.channel, package):
+                    rules.judge_health(report)
                     self._health |= report
+                    self.health_reports += 1
                     self._changes.ring()
             except CallFailed:
                 # kubelet logs it and tries again: a plugin without the service costs a line every 5 s.

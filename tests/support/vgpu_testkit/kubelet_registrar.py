@@ -54,7 +54,7 @@ class Registrar:
         self.plugins = Plugins(timings=timings, changes=changes)
         self._directory = directory
         self._services = rules.services_known_to(release)
-        self._has_health = rules.opens_health_stream(release)
+        self._health_package = rules.health_package(release)
         self._timings = timings
         self._changes = changes
         self._verdicts: list[Registration] = []
@@ -101,8 +101,8 @@ class Registrar:
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(plugin.keep_connected())
-                if self._has_health:
-                    group.create_task(plugin.watch_health())
+                if self._health_package is not None:
+                    group.create_task(plugin.watch_health(self._health_package))
         finally:
             await plugin.channel.aclose()
 

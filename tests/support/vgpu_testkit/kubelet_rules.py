@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from vgpu_testkit.kubelet_values import Claim, Device, KubeletRefusal, Offer
+from vgpu_testkit.kubelet_values import Claim, Device, HealthReport, KubeletRefusal, Offer
 
 DRA_PLUGIN_TYPE: Final = "DRAPlugin"
 V1: Final = "v1.DRAPlugin"
@@ -20,6 +20,7 @@ V1BETA1: Final = "v1beta1.DRAPlugin"
 # Source: kubelet's api registration v1 and validation of ResourceSlice spec.driver (DNS subdomain, at most 63).
 _DRIVER_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _DRIVER_NAME_MAX: Final = 63
+_HEALTH_MESSAGE_MAX: Final = 1024
 # Source: container-device-interface pkg/parser, ParseQualifiedName and its validators.
 _CDI_ID: Final = re.compile(
     r"[A-Za-z]([A-Za-z0-9_.-]*[A-Za-z0-9])?/[A-Za-z]([A-Za-z0-9_.-]*[A-Za-z0-9])?"
@@ -40,9 +41,29 @@ def services_known_to(release: str) -> tuple[str, ...]:
     return (V1, V1BETA1) if _minor(release) >= 34 else (V1BETA1,)
 
 
-def opens_health_stream(release: str) -> bool:
-    """Whether kubelet watches device health of every plugin over v1alpha1 (gate ResourceHealthStatus on by default)."""
-    return _minor(release) == 36
+def health_package(release: str) -> str | None:
+    """The package of the health service that kubelet watches on every plugin, asked for or not; None where the gate is off.
+
+    Source: kubelet 1.36 (gate ResourceHealthStatus on by default) and 1.37 (v1 of the service).
+    """
+    if _minor(release) < 36:
+        return None
+    return "v1alpha1" if _minor(release) == 36 else "v1"
+
+
+def judge_health(report: Mapping[tuple[str, str], HealthReport]) -> None:
+    """Returns when kubelet could make use of every entry.
+
+    Raises:
+        KubeletRefusal: a device without a name or pool, a time that is no time, or more text than is kept.
+    """
+    for (pool, device), entry in report.items():
+        if not pool or not device:
+            raise KubeletRefusal(f"health of device {device!r} in pool {pool!r}: a name is missing")
+        if entry.last_updated_s <= 0 or entry.timeout_s < 0:
+            raise KubeletRefusal(f"health of device {device}: last updated {entry.last_updated_s}, lease {entry.timeout_s}")
+        if len(entry.message) > _HEALTH_MESSAGE_MAX:
+            raise KubeletRefusal(f"health of device {device}: the message has {len(entry.message)} characters")
 
 
 def choose_service(offer: Offer, *, known: tuple[str, ...]) -> str:

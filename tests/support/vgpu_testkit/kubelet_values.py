@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 from grpclib.const import Status
 
+_HEALTH_LEASE_S = 30
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
@@ -31,6 +33,21 @@ class Device:
     device_name: str
     cdi_device_ids: tuple[str, ...]
     share_id: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HealthReport:
+    """What a plugin said last of one device: HEALTHY, UNHEALTHY or UNKNOWN, when, and for how many seconds it holds."""
+
+    word: str
+    message: str
+    last_updated_s: int
+    timeout_s: int
+
+    def word_at(self, now_s: float) -> str:
+        """The word, as long as it holds. Source: kubelet pkg/kubelet/cm/dra/healthinfo.go."""
+        lease_s = self.timeout_s or _HEALTH_LEASE_S
+        return self.word if now_s - self.last_updated_s <= lease_s else "UNKNOWN"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,9 +7,9 @@ private names of grpclib 0.4.9 (`_get_authority`, `_protocol_factory`), which th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from typing import Final, cast
+from typing import Any, Final, cast
 
 import grpclib.client
 from grpclib.config import Configuration
@@ -20,14 +20,15 @@ from grpclib.protocol import H2Protocol
 from h2.config import H2Configuration
 
 from vgpu_daemon.apart import run_apart
-from vgpu_proto import dra_health_v1alpha1, dra_v1, dra_v1beta1, pluginregistration
+from vgpu_proto import dra_health_v1, dra_health_v1alpha1, dra_v1, dra_v1beta1, pluginregistration
 from vgpu_testkit.kubelet_rules import V1, V1BETA1, PrepareAnswer
-from vgpu_testkit.kubelet_values import CallFailed, Claim, Device, Offer, Timings
+from vgpu_testkit.kubelet_values import CallFailed, Claim, Device, HealthReport, Offer, Timings
 
 # Source: grpc-go, defaultClientMaxReceiveMessageSize.
 _MAX_RECEIVE_BYTES: Final = 4 << 20
 _HEALTH: Final[dict[int, str]] = {1: "HEALTHY", 2: "UNHEALTHY"}
 _API: Final = {V1: dra_v1, V1BETA1: dra_v1beta1}
+_HEALTH_API: Final[dict[str, Any]] = {"v1": dra_health_v1, "v1alpha1": dra_health_v1alpha1}  # Any: modules of the same names
 
 
 class KubeletChannel(grpclib.client.Channel):
@@ -163,22 +164,27 @@ async def node_unprepare(
     return {uid: entry.error for uid, entry in response.claims.items()}
 
 
-async def watch_health(channel: KubeletChannel) -> AsyncIterator[dict[tuple[str, str], str]]:
-    """Each health report as it arrives: HEALTHY, UNHEALTHY or UNKNOWN by (pool, device); ends with the stream.
+async def watch_health(channel: KubeletChannel, package: str) -> AsyncGenerator[dict[tuple[str, str], HealthReport], None]:
+    """Each health report as it arrives, by (pool, device), not judged; ends with the stream.
 
     Raises:
         CallFailed: the stream ended with an error.
     """
-    stub = dra_health_v1alpha1.DraResourceHealthStub(channel)
-    replies = stub.node_watch_resources(dra_health_v1alpha1.NodeWatchResourcesRequest())
+    api = _HEALTH_API[package]
+    replies = api.DraResourceHealthStub(channel).node_watch_resources(api.NodeWatchResourcesRequest())
 
-    async def next_reply() -> dra_health_v1alpha1.NodeWatchResourcesResponse | None:
+    async def next_reply() -> dra_health_v1.NodeWatchResourcesResponse | dra_health_v1alpha1.NodeWatchResourcesResponse | None:
         return await anext(replies, None)
 
     with _as_grpc_go("NodeWatchResources"):
         while (reply := await run_apart(next_reply())) is not None:
             yield {
-                (entry.device.pool_name, entry.device.device_name): _HEALTH.get(entry.health, "UNKNOWN")
+                (entry.device.pool_name, entry.device.device_name): HealthReport(
+                    word=_HEALTH.get(entry.health, "UNKNOWN"),
+                    message=entry.message,
+                    last_updated_s=entry.last_updated_time,
+                    timeout_s=entry.health_check_timeout_seconds,
+                )
                 for entry in reply.devices
             }
 

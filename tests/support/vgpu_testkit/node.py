@@ -97,6 +97,25 @@ class Node:
         """Makes an NVML function, by its C name with version suffix or "*", block until `heal`."""
         self.update_nvml(lambda state: state["faults"].append({"function": function, "hang": True}))
 
+    def unload_driver(self) -> None:
+        """Takes the driver away: its library finds none, and the GPUs' device nodes are gone. `load_driver` brings one back."""
+        self.nvml_state.rename(self.nvml_state.with_suffix(".unloaded"))
+        for node in self.dev_root.glob("nvidia*"):
+            if not node.is_dir():  # the capabilities of MIG devices are not the GPU's
+                node.unlink()
+
+    def load_driver(self, version: str, *, native: Path) -> None:
+        """Installs and loads a driver of this version, in place of the one that was unloaded. Its files have other names."""
+        libraries = self.nvml_library.parent
+        for file in libraries.glob("lib*"):
+            if file != self.nvml_state.with_suffix(".unloaded"):
+                file.unlink()
+        _install_driver(libraries, native, version)
+        state = json.loads(self.nvml_state.with_suffix(".unloaded").read_text())
+        state.update(driver_version=version, faults=[], events=[])
+        _publish(self.nvml_state, state)
+        _make_device_nodes(self.dev_root, [gpu["minor"] for gpu in state["gpus"]])
+
     def heal(self) -> None:
         """Ends every fault and forgets the events, so that a process started later does not hear of them."""
         self.update_nvml(lambda state: state.update(faults=[], events=[]))

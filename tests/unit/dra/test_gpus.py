@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -11,8 +12,10 @@ import pytest
 from structlog.testing import capture_logs
 
 from vgpu_dra.effects.nvml import NvmlReader
+from vgpu_dra.effects.nvml_library import NvmlLibrary
 from vgpu_dra.gpus import Gpus
 from vgpu_dra.inventory import Inventory
+from vgpu_dra.readings import Look, Reading
 from vgpu_state.errors import NotReady
 from vgpu_testkit.dra_values import INVENTORY
 
@@ -26,12 +29,28 @@ class Driver:
         self.hangs.set()
         self.calls = 0
 
-    def read(self) -> Inventory:
+    def look(self) -> Look:
         self.calls += 1
         assert self.hangs.wait(60)
         if isinstance(self.says, Exception):
             raise self.says
-        return self.says
+        return Look(inventory=self.says, readings={gpu.uuid: Reading() for gpu in self.says.gpus})
+
+
+class Witness:
+    """How the looks ended, in words."""
+
+    def __init__(self) -> None:
+        self.saw: list[str] = []
+
+    def looked(self, look: Look) -> None:
+        self.saw.append(f"{len(look.readings)} answered")
+
+    def unreachable(self, reason: str) -> None:
+        self.saw.append(reason)
+
+    def unanswered(self) -> None:
+        self.saw.append("unanswered")
 
 
 @pytest.fixture
@@ -47,8 +66,13 @@ def changes() -> list[str]:
 
 
 @pytest.fixture
-def gpus(driver: Driver, changes: list[str]) -> Gpus:
-    return Gpus(driver.read, on_change=lambda: changes.append("changed"))
+def witness() -> Witness:
+    return Witness()
+
+
+@pytest.fixture
+def gpus(driver: Driver, changes: list[str], witness: Witness) -> Gpus:
+    return Gpus(driver.look, on_change=lambda: changes.append("changed"), watcher=witness)
 
 
 def unknown(gpus: Gpus) -> str:
@@ -77,7 +101,7 @@ async def test_change_is_told_once(gpus: Gpus, driver: Driver, changes: list[str
     assert changes == ["changed", "changed"]
 
 
-async def test_hung_nvml_leaves_the_last_inventory_and_says_so(gpus: Gpus, driver: Driver) -> None:
+async def test_hung_nvml_leaves_the_last_inventory_and_says_so(gpus: Gpus, driver: Driver, witness: Witness) -> None:
     await gpus.refresh(patience_s=5)
     driver.hangs.clear()
 
@@ -85,6 +109,7 @@ async def test_hung_nvml_leaves_the_last_inventory_and_says_so(gpus: Gpus, drive
 
     assert gpus.inventory() == INVENTORY
     assert gpus.fault == "NVML has not answered for more than 0.05 s"
+    assert witness.saw == ["8 answered", "unanswered"]
 
 
 async def test_hung_nvml_is_not_called_a_second_time_and_heals(gpus: Gpus, driver: Driver) -> None:
@@ -99,19 +124,22 @@ async def test_hung_nvml_is_not_called_a_second_time_and_heals(gpus: Gpus, drive
     assert (driver.calls, gpus.fault, gpus.inventory()) == (1, None, INVENTORY)
 
 
-async def test_error_of_nvml_leaves_the_last_inventory_and_says_so(gpus: Gpus, driver: Driver) -> None:
+async def test_gpus_are_kept_as_lost_while_there_is_no_driver(gpus: Gpus, driver: Driver, witness: Witness) -> None:
     await gpus.refresh(patience_s=5)
-    driver.says = NotReady("NVML answered: GPU is lost")
+    driver.says = NotReady("NVML answered: Driver Not Loaded")
 
     await gpus.refresh(patience_s=5)
-    assert (gpus.inventory(), gpus.fault) == (INVENTORY, "NVML answered: GPU is lost")
+    assert (gpus.inventory().gpus, gpus.fault) == (INVENTORY.gpus, "NVML answered: Driver Not Loaded")
+    assert gpus.inventory().lost == {gpu.uuid for gpu in INVENTORY.gpus}
 
-    driver.says = INVENTORY
+    driver.says = replace(INVENTORY, driver_version="570.00")
     await gpus.refresh(patience_s=5)
-    assert gpus.fault is None
+    assert (gpus.inventory(), gpus.fault) == (driver.says, None)
+    assert witness.saw == ["8 answered", "NVML answered: Driver Not Loaded", "8 answered"]
 
 
-async def test_lost_gpu_is_said_once_and_is_no_fault_of_the_others(gpus: Gpus, driver: Driver) -> None:
+async def test_lost_gpu_stays_and_is_no_fault_of_the_others(gpus: Gpus, driver: Driver, witness: Witness) -> None:
+    await gpus.refresh(patience_s=5)
     driver.says = replace(INVENTORY, gpus=INVENTORY.gpus[1:], unreadable=("GPU at NVML index 0: GPU is lost",))
 
     with capture_logs() as lines:
@@ -119,8 +147,29 @@ async def test_lost_gpu_is_said_once_and_is_no_fault_of_the_others(gpus: Gpus, d
         await gpus.refresh(patience_s=5)
 
     assert (gpus.fault, gpus.unreadable) == (None, ("GPU at NVML index 0: GPU is lost",))
-    assert gpus.inventory().gpus == INVENTORY.gpus[1:]
-    assert [line["reason"] for line in lines if line["event"] == "GPU left out"] == ["GPU at NVML index 0: GPU is lost"]
+    assert (gpus.inventory().gpus, gpus.inventory().lost) == (INVENTORY.gpus, {INVENTORY.gpus[0].uuid})
+    assert witness.saw == ["8 answered", "7 answered", "7 answered"]
+    assert [line["reason"] for line in lines if line["event"] == "GPU not readable"] == ["GPU at NVML index 0: GPU is lost"]
+
+
+async def test_lost_gpu_goes_when_another_has_its_place(gpus: Gpus, driver: Driver) -> None:
+    await gpus.refresh(patience_s=5)
+    driver.says = replace(INVENTORY, gpus=(replace(INVENTORY.gpus[1], index=0, minor=0), *INVENTORY.gpus[2:]))
+
+    await gpus.refresh(patience_s=5)
+
+    assert gpus.inventory() == driver.says
+
+
+async def test_a_look_is_had_at_once_when_it_is_wanted(gpus: Gpus, driver: Driver, witness: Witness) -> None:
+    async with asyncio.timeout(10), asyncio.TaskGroup() as running:
+        serving = running.create_task(gpus.serve(every_s=3600))
+        gpus.look_soon()
+        while not witness.saw:
+            await asyncio.sleep(0.001)
+        serving.cancel()
+
+    assert driver.calls == 1
 
 
 # The reader. NVML itself is read in processes of its own, in tests/system: pynvml keeps one library for good.
@@ -128,7 +177,7 @@ async def test_lost_gpu_is_said_once_and_is_no_fault_of_the_others(gpus: Gpus, d
 
 def test_driver_root_without_a_driver_is_said(tmp_path: Path) -> None:
     with pytest.raises(NotReady) as refusal:
-        NvmlReader(tmp_path).read()
+        NvmlReader(NvmlLibrary(tmp_path)).look()
 
     assert str(refusal.value) == (f"no libnvidia-ml.so.1 under {tmp_path} (--driver-root): is the NVIDIA driver installed?")
 
@@ -139,4 +188,4 @@ def test_library_that_cannot_be_loaded_is_said(tmp_path: Path) -> None:
     library.write_bytes(b"no ELF file")
 
     with pytest.raises(NotReady, match=rf"^cannot load {library}: "):
-        NvmlReader(tmp_path).read()
+        NvmlReader(NvmlLibrary(tmp_path)).look()

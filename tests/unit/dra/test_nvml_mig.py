@@ -20,8 +20,9 @@ MIB = 1 << 20
 READ = """
     import dataclasses, pathlib
     from vgpu_dra.effects.nvml import NvmlReader
+    from vgpu_dra.effects.nvml_library import NvmlLibrary
     node = pathlib.Path(sys.argv[1]).parents[4]
-    found = NvmlReader(node / "driver", sys_root=node / "sys").read()
+    found = NvmlReader(NvmlLibrary(node / "driver"), sys_root=node / "sys").look().inventory
     first = found.gpus[0]
     tell([first.is_mig, [dataclasses.asdict(mig) for mig in first.mig_devices], found.unreadable, len(found.gpus)])
 """

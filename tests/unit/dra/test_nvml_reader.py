@@ -13,15 +13,17 @@ from vgpu_testkit.nvml_scenario import Program
 READ = """
     import dataclasses, pathlib
     from vgpu_dra.effects.nvml import NvmlReader
+    from vgpu_dra.effects.nvml_library import NvmlLibrary
     node = pathlib.Path(sys.argv[1]).parents[4]
-    gpu = NvmlReader(node / "driver", sys_root=node / "sys").read().gpus[0]
+    gpu = NvmlReader(NvmlLibrary(node / "driver"), sys_root=node / "sys").look().inventory.gpus[0]
     tell([gpu.name, dataclasses.asdict(gpu.traits)])
 """
 READ_ALL = """
     import pathlib
     from vgpu_dra.effects.nvml import NvmlReader
+    from vgpu_dra.effects.nvml_library import NvmlLibrary
     node = pathlib.Path(sys.argv[1]).parents[4]
-    found = NvmlReader(node / "driver", sys_root=node / "sys").read()
+    found = NvmlReader(NvmlLibrary(node / "driver"), sys_root=node / "sys").look().inventory
     tell([[gpu.index for gpu in found.gpus], found.unreadable])
 """
 NOT_SUPPORTED, GPU_IS_LOST = 3, 15

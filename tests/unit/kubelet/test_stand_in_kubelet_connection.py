@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -137,28 +138,58 @@ async def test_answer_with_text_that_is_not_utf_8_fails_as_in_grpc_go(kubelet_di
     assert verdict.reason.startswith("GetInfo: rpc error: code = Internal desc = grpc: failed to unmarshal")
 
 
-UNHEALTHY = dra_health_v1alpha1.HealthStatus(2)
-
-
 class Health(dra_health_v1alpha1.DraResourceHealthBase):
-    """Reports one unhealthy device and holds the stream open."""
+    """Reports one unhealthy device, as of a time, and holds the stream open."""
+
+    def __init__(self, *, as_of_s: int, device: str = "gpu-0", message: str = "") -> None:
+        self._entry = dra_health_v1alpha1.DeviceHealth(
+            device=dra_health_v1alpha1.DeviceIdentifier(pool_name="node-1", device_name=device),
+            health=dra_health_v1alpha1.HealthStatus(2),
+            last_updated_time=as_of_s,
+            message=message,
+        )
 
     async def node_watch_resources(
         self, node_watch_resources_request: dra_health_v1alpha1.NodeWatchResourcesRequest
     ) -> AsyncIterator[dra_health_v1alpha1.NodeWatchResourcesResponse]:
-        device = dra_health_v1alpha1.DeviceIdentifier(pool_name="node-1", device_name="gpu-0")
-        yield dra_health_v1alpha1.NodeWatchResourcesResponse(
-            devices=[dra_health_v1alpha1.DeviceHealth(device=device, health=UNHEALTHY, last_updated_time=1)]
-        )
+        yield dra_health_v1alpha1.NodeWatchResourcesResponse(devices=[self._entry])
         await asyncio.Event().wait()
 
 
 async def test_release_1_36_reads_the_health_stream_and_holds_it(kubelet_dir: Path) -> None:
-    async with sample.registered(kubelet_dir, sample.ServiceV1(), Health()) as kubelet:
+    async with sample.registered(kubelet_dir, sample.ServiceV1(), Health(as_of_s=int(time.time()))) as kubelet:
         await kubelet.until(lambda: bool(kubelet.health(DRIVER)))
 
         assert dict(kubelet.health(DRIVER)) == {("node-1", "gpu-0"): "UNHEALTHY"}
+        assert dict(kubelet.health(DRIVER, in_s=40)) == {("node-1", "gpu-0"): "UNKNOWN"}
         assert kubelet.health_attempts(DRIVER) == 1
+
+
+async def test_health_of_long_ago_is_unknown(kubelet_dir: Path) -> None:
+    async with sample.registered(kubelet_dir, sample.ServiceV1(), Health(as_of_s=1)) as kubelet:
+        await kubelet.until(lambda: bool(kubelet.health(DRIVER)))
+
+        assert dict(kubelet.health(DRIVER)) == {("node-1", "gpu-0"): "UNKNOWN"}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (Health(as_of_s=0), "health of device gpu-0: last updated 0"),
+        (Health(as_of_s=1, device=""), "a name is missing"),
+        (Health(as_of_s=1, message="x" * 1025), "the message has 1025 characters"),
+    ],
+)
+async def test_health_that_kubelet_can_make_nothing_of_ends_the_test(kubelet_dir: Path, wrong: Health, words: str) -> None:
+    with pytest.raises(BaseExceptionGroup) as failure:
+        async with sample.registered(kubelet_dir, sample.ServiceV1(), wrong) as kubelet:
+            await kubelet.until(lambda: bool(kubelet.health(DRIVER)))
+
+    faults: list[BaseException] = [failure.value]
+    while isinstance(faults[0], BaseExceptionGroup):
+        faults = [one for group in faults if isinstance(group, BaseExceptionGroup) for one in group.exceptions]
+    assert [type(fault) for fault in faults] == [KubeletRefusal]
+    assert words in str(faults[0])
 
 
 async def test_plugin_without_health_is_asked_for_it_again_and_again(kubelet_dir: Path) -> None:

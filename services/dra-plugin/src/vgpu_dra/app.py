@@ -21,10 +21,15 @@ from vgpu_dra.claim_state import PreparedClaims
 from vgpu_dra.confirmation import Confirmation
 from vgpu_dra.control_plane import ControlPlane
 from vgpu_dra.effects.claims_tree import ClaimsTree
+from vgpu_dra.effects.health_file import HealthFile
 from vgpu_dra.effects.manifest_claims import ManifestClaims
 from vgpu_dra.effects.node import Node
 from vgpu_dra.effects.nvml import NvmlReader
+from vgpu_dra.effects.nvml_events import EventListener
+from vgpu_dra.effects.nvml_library import NvmlLibrary
 from vgpu_dra.gpus import Gpus
+from vgpu_dra.health_monitor import HealthMonitor
+from vgpu_dra.health_service import HealthReports
 from vgpu_dra.housekeeping import Housekeeping
 from vgpu_dra.kubelet_service import ClaimSource, DraNode
 from vgpu_dra.kubelet_sockets import KubeletSockets
@@ -67,7 +72,12 @@ class App:
         self._workers = TreeWorkers()
         self._tree = ClaimsTree(settings.agent, settings.cdi_dir)
         self._boot_id = _boot_id(settings.proc_root)
-        self._gpus = Gpus(NvmlReader(settings.paths.driver_root).read, on_change=self._inventory_changed)
+        self._nvml = NvmlLibrary(settings.paths.driver_root)
+        self._health = HealthMonitor(
+            HealthFile(settings.agent), settings.xid_rules, self._metrics, poll_s=settings.gpu_poll_s, clock=boottime.boottime_s
+        )
+        self._gpus = Gpus(NvmlReader(self._nvml).look, on_change=self._inventory_changed, watcher=self._health)
+        self._health.look_soon = self._gpus.look_soon
         node = Node(
             agent=settings.agent,
             rules=settings.rules,
@@ -95,7 +105,8 @@ class App:
         self._control_plane: ControlPlane | None = None
         self._dra = DraNode(self._claims, self._claim_source(), self._workers, self._metrics, clock=boottime.boottime_s)
         self._dra.after_removal = self._housekeeping.empty_trash_soon
-        self._kubelet = KubeletSockets(self._dra, settings.kubelet, clock=boottime.boottime_s)
+        reports = HealthReports(self._health, self._gpus.inventory, pool=settings.node_name)
+        self._kubelet = KubeletSockets(self._dra, reports, settings.kubelet, clock=boottime.boottime_s)
         pod_resources = str(settings.kubelet_dir / pod_resources_client.SOCKET)
         self._pod_resources = PeerSocket(pod_resources, peer="kubelet", clock=boottime.boottime_s)
         told = PodResourcesClient(self._pod_resources, clock=boottime.boottime_s)
@@ -107,6 +118,9 @@ class App:
             after_removal=self._housekeeping.empty_trash_soon,
         )
         self._metrics.watch(self._ledger)
+        self._metrics.gauge(
+            "vgpu_dra_health_quiet_seconds", "For how long errors of GPUs would go unnoticed", lambda: self._health.quiet_s
+        )
         self._metrics.gauge(
             "vgpu_dra_unreadable_gpus", "GPUs and MIG devices that cannot be read", lambda: len(self._gpus.unreadable)
         )
@@ -147,7 +161,7 @@ class App:
     async def _become_writer(self, stop: asyncio.Event) -> None:
         self._phase = "waiting for the writer lock"
         async with asyncio.TaskGroup() as waiting:
-            looking = waiting.create_task(self._gpus.serve(), name="gpus")
+            looking = waiting.create_task(self._gpus.serve(every_s=self._settings.gpu_poll_s), name="gpus")
             await locks.hold_unless_stopped(
                 Path(self._settings.agent.writer_lock),
                 stop,
@@ -171,6 +185,7 @@ class App:
             raise StartFailed(f"cannot recover the claims tree: {exc}") from exc
         self._metrics.events.labels("claim_quarantined").inc(len(self._ledger.quarantined))
         self._housekeeping.empty_trash_soon()
+        await self._health.load(self._workers, boot_id=self._boot_id)
         self._housekeeping.restore_specs_soon()
 
     async def _serve_all(self, stop: asyncio.Event) -> None:
@@ -180,7 +195,9 @@ class App:
         self._phase = "serving"
         try:
             async with self._pod_resources, asyncio.TaskGroup() as running:
-                background = [running.create_task(self._gpus.serve(), name="gpus")]
+                background = [running.create_task(self._gpus.serve(every_s=self._settings.gpu_poll_s), name="gpus")]
+                listen = self._health.serve(lambda ear: EventListener(self._nvml, ear), self._workers)
+                background.append(running.create_task(listen, name="health"))
                 background.append(running.create_task(self._housekeeping.serve(), name="housekeeping"))
                 if self._control_plane is not None:
                     background.append(running.create_task(self._control_plane.serve(), name="control plane"))
@@ -216,6 +233,7 @@ class App:
 
     def _inventory_changed(self) -> None:
         self._housekeeping.restore_specs_soon()
+        self._health.gpus_changed()
         if self._control_plane is not None:
             self._control_plane.inventory_changed()
 
@@ -225,11 +243,13 @@ class App:
                 "phase": self._phase,
                 "gpu_fault": self._gpus.fault,
                 "unreadable_gpus": self._gpus.unreadable,
+                "lost_gpus": self._gpus.lost,
                 "boot_id": self._boot_id,
                 "nri_session": self._partitions.synchronized_session,
             },
             "claims": lambda: debug.claims(self._ledger),
             "partitions": lambda: debug.partitions(self._ledger),
+            "health": self._health.show,
             "calls": lambda: self._partitions_service.recent,
         }
 

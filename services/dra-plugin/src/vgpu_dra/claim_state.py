@@ -15,7 +15,7 @@ import structlog
 from vgpu_dra.allocation import Allocation
 from vgpu_dra.inventory import Inventory
 from vgpu_dra.ledger import Ledger
-from vgpu_dra.policy import prepare
+from vgpu_dra.policy import prepare, reach
 from vgpu_dra.policy.prepare import NodeNow
 from vgpu_dra.rules import NodeRules
 from vgpu_state import claims
@@ -97,6 +97,8 @@ class PreparedClaims:
             )
             if record.vgpus:
                 self._node.check_library_set()
+            if record.state is not claims.ClaimState.PREPARED:
+                reach.check_reachable(record.results, inventory, who=f"claim {allocation.claim}")
             self._busy_since.pop(uid, None)  # the claim is wanted: a later Unprepare waits for what runs then
             spec = self._node.spec(record, inventory)  # before the first effect: a missing device node refuses without a trace
             return self._apply(record, spec)

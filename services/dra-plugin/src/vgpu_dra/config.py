@@ -12,6 +12,7 @@ from vgpu_daemon import options, sockets
 from vgpu_daemon.run import BadUsage
 from vgpu_dra.effects.driver_files import NodePaths
 from vgpu_dra.kubelet_paths import KubeletPaths
+from vgpu_dra.policy import xids
 from vgpu_dra.rules import NodeRules, parse_runtime_handlers
 from vgpu_state import ids
 from vgpu_state.errors import MalformedInput
@@ -37,8 +38,11 @@ _OPTIONS = (
     options.ALLOW_PRIVILEGED,
     options.NODE_NAME,
     options.POD_UID,
+    options.GPU_POLL,
+    options.ADDITIONAL_XIDS_TO_IGNORE,
     options.HTTP_LISTEN,
 )
+_SHORTEST_POLL_S, _LONGEST_POLL_S = 0.01, 600.0
 _VERSION_FORM = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 
 
@@ -58,6 +62,9 @@ class Config:
     cgroup_root: Path
     claims_from: Path | NodeName  # a directory of manifests, or the API server, which knows this node under that name
     http_listen: str
+    node_name: str  # as kubelet is told the pool; with a directory of manifests nobody checks it
+    gpu_poll_s: float
+    xid_rules: xids.XidRules
 
     @property
     def partitions_socket(self) -> Path:
@@ -91,6 +98,7 @@ def parse_config(argv: Sequence[str], environ: Mapping[str, str]) -> Config:
         handlers = parse_runtime_handlers(given["runtime-handlers"])
     except MalformedInput as exc:
         raise BadUsage(str(exc)) from exc
+    node_name = given["node-name"] or socket.gethostname().lower()  # kubelet lowers the host's name too
     driver_root = _absolute(given, options.DRIVER_ROOT)
     config = Config(
         agent=Layout(PurePosixPath(_absolute(given, options.MANAGER_DIR))),
@@ -120,8 +128,15 @@ def parse_config(argv: Sequence[str], environ: Mapping[str, str]) -> Config:
         cdi_dir=cdi_dir,
         proc_root=_absolute(given, options.PROC_ROOT),
         cgroup_root=_absolute(given, options.CGROUP_ROOT),
-        claims_from=_node(given["node-name"]) if given["claims-from"] == "api" else _absolute(given, options.CLAIMS_FROM),
+        claims_from=_node(node_name) if given["claims-from"] == "api" else _absolute(given, options.CLAIMS_FROM),
         http_listen=given["http-listen"],
+        node_name=node_name,
+        gpu_poll_s=_seconds(given, options.GPU_POLL),
+        xid_rules=xids.XidRules(
+            enabled=xids.parse_xids(environ.get(xids.ENABLE, "")),
+            disabled=xids.parse_xids(environ.get(xids.DISABLE, "")),
+            ignored=_xids(given["additional-xids-to-ignore"]),
+        ),
     )
     for path in (config.partitions_socket, config.registrations_socket):
         sockets.check_path(path, option=options.RUN_DIR.name)
@@ -135,9 +150,27 @@ def _pod_uid(given: str) -> PodUid | None:
         raise BadUsage(f"{exc} (--pod-uid)") from exc
 
 
+def _xids(given: str) -> frozenset[int]:
+    parsed = xids.parse_xids(given)
+    if parsed.is_everything or parsed.malformed:
+        raise BadUsage(f"--additional-xids-to-ignore is {given!r}; expected numbers separated by commas")
+    return parsed.codes
+
+
+def _seconds(given: Mapping[str, str], option: options.Option) -> float:
+    text = given[option.name]
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not _SHORTEST_POLL_S <= seconds <= _LONGEST_POLL_S:
+        raise BadUsage(f"--{option.name} is {text!r}; expected {_SHORTEST_POLL_S:g} to {_LONGEST_POLL_S:g} seconds")
+    return seconds
+
+
 def _node(given: str) -> NodeName:
     try:
-        return ids.parse_node_name(given or socket.gethostname().lower())  # kubelet lowers the host's name too
+        return ids.parse_node_name(given)
     except MalformedInput as exc:
         raise BadUsage(f"{exc} (--node-name)") from exc
 

@@ -5,30 +5,48 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Protocol
 
 import structlog
 
 from vgpu_dra.inventory import Inventory
+from vgpu_dra.readings import Look
 from vgpu_state.errors import NotReady
+from vgpu_state.ids import GpuUuid
 
 _log = structlog.get_logger()
 
 REFRESH_S = 10.0
 
 
-class Gpus:
-    """The last inventory that could be read. `read` may block for ever; it is never called twice at a time."""
+class Watcher(Protocol):
+    """Who is told how each look ended."""
 
-    def __init__(self, read: Callable[[], Inventory], *, on_change: Callable[[], None]) -> None:
-        self._read = read
+    def looked(self, look: Look) -> None:
+        """The GPUs answered, those that have a reading."""
+
+    def unreachable(self, reason: str) -> None:
+        """There is no driver, or no GPU answers."""
+
+    def unanswered(self) -> None:
+        """The look still goes on."""
+
+
+class Gpus:
+    """The last inventory that could be read. `look` may block for ever; it is never called twice at a time."""
+
+    def __init__(self, look: Callable[[], Look], *, on_change: Callable[[], None], watcher: Watcher) -> None:
+        self._look = look
         self._on_change = on_change
+        self._watcher = watcher
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="nvml")
-        self._pending: Future[Inventory] | None = None
+        self._pending: Future[Look] | None = None
         self._inventory: Inventory | None = None
+        self._is_wanted = asyncio.Event()
         self.fault: str | None = "the GPU inventory has not been read yet"
 
     def inventory(self) -> Inventory:
-        """The cached inventory, also while NVML hangs.
+        """The cached inventory, also while NVML hangs. A GPU that was there once stays in it, as lost.
 
         Raises:
             NotReady: it was never read; says why.
@@ -42,10 +60,19 @@ class Gpus:
         """Why GPUs are left out of the inventory. No fault of ours: the others serve."""
         return () if self._inventory is None else self._inventory.unreadable
 
+    @property
+    def lost(self) -> tuple[GpuUuid, ...]:
+        """The GPUs of the inventory that cannot be reached, in NVML's order."""
+        return () if self._inventory is None else tuple(g.uuid for g in self._inventory.gpus if g.uuid in self._inventory.lost)
+
+    def look_soon(self) -> None:
+        """Has `serve` look at once, whatever it waits for. To be called on the event loop."""
+        self._is_wanted.set()
+
     async def refresh(self, *, patience_s: float) -> None:
         """Reads anew, or goes on waiting for the reading under way, for `patience_s` seconds."""
         if self._pending is None:
-            self._pending = self._executor.submit(self._read)
+            self._pending = self._executor.submit(self._look)
         waiting = asyncio.wrap_future(self._pending)
         try:
             # Not wait_for(): on Python 3.11 it swallows a cancellation that meets the answer, and this task would never end.
@@ -55,26 +82,41 @@ class Gpus:
                 waiting.cancel()
         if not done:
             self._note(f"NVML has not answered for more than {patience_s:g} s")
+            self._watcher.unanswered()
             return
         self._pending = None
         try:
-            found = waiting.result()
+            look = waiting.result()
         except NotReady as exc:
             self._note(str(exc))
+            if self._inventory is not None:
+                self._become(self._inventory.all_lost())
+            self._watcher.unreachable(str(exc))
             return
         self.fault = None
-        if found != self._inventory:
-            self._inventory = found
-            _log.info("GPU inventory", gpus=len(found.gpus), driver_version=found.driver_version)
-            for reason in found.unreadable:
-                _log.error("GPU left out", reason=reason)
-            self._on_change()
+        found = look.inventory
+        self._become(found if self._inventory is None else found.keeping(self._inventory))
+        self._watcher.looked(look)
 
-    async def serve(self) -> None:
-        """Refreshes every ten seconds, until cancelled."""
+    async def serve(self, *, every_s: float = REFRESH_S) -> None:
+        """Refreshes every so often, and when `look_soon` was called, until cancelled."""
         while True:
-            await asyncio.sleep(REFRESH_S)
+            try:
+                async with asyncio.timeout(every_s):
+                    await self._is_wanted.wait()
+            except TimeoutError:
+                pass
+            self._is_wanted.clear()
             await self.refresh(patience_s=REFRESH_S)
+
+    def _become(self, inventory: Inventory) -> None:
+        if inventory == self._inventory:
+            return
+        self._inventory = inventory
+        _log.info("GPU inventory", gpus=len(inventory.gpus), lost=self.lost, driver_version=inventory.driver_version)
+        for reason in inventory.unreadable:
+            _log.error("GPU not readable", reason=reason)
+        self._on_change()
 
     def _note(self, fault: str) -> None:
         if fault != self.fault:

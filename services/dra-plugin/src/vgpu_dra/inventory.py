@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from vgpu_state import container_abi
 from vgpu_state.claims import DeviceKind
@@ -100,13 +100,28 @@ class Inventory:
     """All GPUs and the driver's versions, as read at one moment.
 
     `unreadable` has a sentence for each GPU that NVML counts and says nothing of, which is not among `gpus`, and for each MIG
-    device that is left out of its GPU's.
+    device that is left out of its GPU's. `lost` names those of `gpus` that were known and cannot be reached now: all said of
+    them is what was read last.
     """
 
     gpus: tuple[Gpu, ...]
     driver_version: str
     cuda_version: tuple[int, int]
     unreadable: tuple[str, ...] = ()
+    lost: frozenset[GpuUuid] = frozenset()
+
+    def keeping(self, known: Inventory) -> Inventory:
+        """With the GPUs of `known` that are missing here, as lost; not those whose index or minor another GPU has now."""
+        missing = [g for g in known.gpus if not any(_share_a_place(g, other) for other in self.gpus)]
+        return replace(
+            self,
+            gpus=tuple(sorted((*self.gpus, *missing), key=lambda gpu: gpu.index)),
+            lost=frozenset(gpu.uuid for gpu in missing),
+        )
+
+    def all_lost(self) -> Inventory:
+        """The same GPUs, none of which can be reached."""
+        return replace(self, lost=frozenset(gpu.uuid for gpu in self.gpus))
 
     def by_device(self, name: DeviceName) -> Gpu | None:
         return next((g for g in self.gpus if g.vgpu_device == name), None)
@@ -122,3 +137,7 @@ class Inventory:
 
     def by_uuid(self, uuid: GpuUuid) -> Gpu | None:
         return next((g for g in self.gpus if g.uuid == uuid), None)
+
+
+def _share_a_place(one: Gpu, other: Gpu) -> bool:
+    return one.uuid == other.uuid or one.index == other.index or one.minor == other.minor

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any, Protocol
 
 import structlog
@@ -179,8 +179,9 @@ class DraServiceV1Beta1(dra_v1beta1.DraPluginBase):
 class RegistrationService(pluginregistration.RegistrationBase):
     """pluginregistration.Registration. Takes no lock: kubelet waits one second for GetInfo."""
 
-    def __init__(self, *, endpoint: str, clock: Callable[[], float]) -> None:
+    def __init__(self, *, endpoint: str, further_services: Collection[str] = (), clock: Callable[[], float]) -> None:
         self._endpoint = endpoint
+        self._further_services = further_services
         self._clock = clock
         self.registered_at_s: float | None = None
         self.refusal: str = "kubelet has not registered this driver yet"
@@ -191,7 +192,7 @@ class RegistrationService(pluginregistration.RegistrationBase):
             name=inventory.DRIVER,
             endpoint=self._endpoint,
             # Services, newest first: an old kubelet takes the first that it knows.
-            supported_versions=["v1.DRAPlugin", "v1beta1.DRAPlugin"],
+            supported_versions=["v1.DRAPlugin", "v1beta1.DRAPlugin", *self._further_services],
         )
 
     async def notify_registration_status(

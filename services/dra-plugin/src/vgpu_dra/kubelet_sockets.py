@@ -11,6 +11,8 @@ import structlog
 from vgpu_daemon import sockets
 from vgpu_daemon.grpc_server import GrpcServer, Limits
 from vgpu_daemon.run import StartFailed
+from vgpu_dra import health_service
+from vgpu_dra.health_service import HealthReports
 from vgpu_dra.kubelet_paths import KubeletPaths
 from vgpu_dra.kubelet_service import DraNode, DraServiceV1, DraServiceV1Beta1, RegistrationService
 
@@ -24,11 +26,13 @@ _LIMITS = Limits(max_message_bytes=4 << 20)
 class KubeletSockets:
     """Serves the DRA service first, then the registration that leads kubelet to it."""
 
-    def __init__(self, node: DraNode, paths: KubeletPaths, *, clock: Callable[[], float]) -> None:
+    def __init__(self, node: DraNode, health: HealthReports, paths: KubeletPaths, *, clock: Callable[[], float]) -> None:
         self._paths = paths
         self._clock = clock
-        self._services = [DraServiceV1(node), DraServiceV1Beta1(node)]
-        self.registration = RegistrationService(endpoint=str(paths.service), clock=clock)
+        self._services = [DraServiceV1(node), DraServiceV1Beta1(node), *health_service.services(health)]
+        self.registration = RegistrationService(
+            endpoint=str(paths.service), further_services=health_service.VERSIONS, clock=clock
+        )
         self._published_at_s = 0.0
 
     async def serve(self, stop: asyncio.Event, *, drain_s: float) -> None:

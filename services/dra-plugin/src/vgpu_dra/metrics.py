@@ -55,6 +55,21 @@ class Metrics:
             ("reason",),
             registry=self.registry,
         )
+        self.gpu_looks = Counter("vgpu_dra_gpu_looks", "Looks at the GPUs that NVML answered", registry=self.registry)
+        self.health_events = Counter(
+            "vgpu_dra_health_events",
+            "What NVML told of by itself: xid_critical, xid_benign, xid_disabled, ecc_uncorrected, ecc_corrected",
+            ("kind",),
+            registry=self.registry,
+        )
+        self.health_file_failures = Counter(
+            "vgpu_dra_health_file_failures",
+            "Times that the health of the GPUs could not be read at the start or written",
+            registry=self.registry,
+        )
+        self.tainted_gpus = Gauge(
+            "vgpu_dra_tainted_gpus", "GPUs whose devices carry a taint, by its key", ("key",), registry=self.registry
+        )
         self.published_devices = Gauge(
             "vgpu_dra_published_devices", "Devices in the ResourceSlices of this node", registry=self.registry
         )

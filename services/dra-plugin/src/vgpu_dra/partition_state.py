@@ -16,7 +16,7 @@ from vgpu_daemon.procfs import Procfs
 from vgpu_dra.assignments import Assigned, Comparison, Replayed
 from vgpu_dra.inventory import Inventory
 from vgpu_dra.ledger import Ledger
-from vgpu_dra.policy import admission, limits, partition, start_check
+from vgpu_dra.policy import admission, limits, partition, reach, start_check
 from vgpu_dra.policy.admission import ContainerFacts
 from vgpu_dra.rules import NodeRules
 from vgpu_state import cgroup, ids, pids, vgpu_config
@@ -80,6 +80,7 @@ class Partitions:
             holders = self._holders(record, name, session)
             plan = partition.plan_ensure(facts, results=results, holders=holders, session=session)
             if isinstance(plan, partition.Make):
+                reach.check_reachable(results, inventory, who=facts)
                 content = limits.container_limits(
                     results, claim=record.claim, pod=facts.pod, container=facts.name, inventory=inventory
                 )

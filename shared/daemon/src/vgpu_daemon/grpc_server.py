@@ -146,6 +146,7 @@ class GrpcServer:
         self._connected = Crowd(limits.connections)
         self.streams = Crowd(limits.streams)
         self._server: _Server | None = None
+        self._watches: set[asyncio.Task[Any]] = set()
 
     def admit(self, protocol: _Protocol) -> bool:
         """Whether the connection may stay; it counts then until `dismiss`."""
@@ -174,13 +175,18 @@ class GrpcServer:
         self._server = server
 
     async def stop(self, grace_s: float) -> None:
-        """Takes no new connections or calls, waits up to `grace_s` for the running ones, then closes."""
+        """Takes no new connections or calls, waits up to `grace_s` for the running ones, then closes.
+
+        A stream of answers has no end of its own, and is ended at once.
+        """
         server = self._server
         if server is None or server._server is None:
             return
         server._server.close()
         for protocol in self.connections:
             _send_goaway(protocol)
+        for watch in self._watches:
+            watch.cancel()
         if calls := [task for handler in server._handlers for task in handler._tasks.values() if not task.done()]:
             await asyncio.wait(calls, timeout=grace_s)
         server.close()
@@ -195,6 +201,10 @@ class GrpcServer:
 
         async def serve(stream: Stream[Any, Any]) -> None:
             setattr(stream, "recv_message", _whole_request(stream, self.limits.receive_s))  # noqa: B010 - for mypy
+            task = asyncio.current_task()
+            if handler.cardinality.server_streaming and task is not None:
+                self._watches.add(task)
+                task.add_done_callback(self._watches.discard)
             try:
                 await handler.func(stream)
             except VgpuError as exc:

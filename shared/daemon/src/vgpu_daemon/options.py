@@ -42,6 +42,8 @@ RUNTIME_HANDLERS = Option("runtime-handlers", ",nvidia*", "runtime handlers that
 ALLOW_PRIVILEGED = Option("allow-privileged", "false", "`true` lets privileged containers use a vGPU")
 NODE_NAME = Option("node-name", "", "this node's name, as in spec.nodeName; empty: the host's name")
 POD_UID = Option("pod-uid", "", "the uid of this process's pod: two pods then have sockets of their own; empty: plain names")
+GPU_POLL = Option("gpu-poll", "10", "seconds between two looks at the GPUs; a taint goes after three clean ones")
+ADDITIONAL_XIDS_TO_IGNORE = Option("additional-xids-to-ignore", "", "XIDs that taint no GPU, beside 13,31,43,45,68,109")
 HTTP_LISTEN = Option("http-listen", "", "HOST:PORT for /livez, /readyz and /metrics; empty: only on the debug socket")
 
 

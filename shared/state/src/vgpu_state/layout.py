@@ -45,6 +45,11 @@ class Layout:
         return self.root / "skeleton"
 
     @property
+    def health(self) -> PurePosixPath:
+        """What dra-plugin knows of the health of the GPUs."""
+        return self.root / "health.json"
+
+    @property
     def registry(self) -> PurePosixPath:
         return self.root / "registry"
 

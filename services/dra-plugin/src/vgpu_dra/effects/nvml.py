@@ -1,21 +1,18 @@
-"""NVML → Inventory, through nvidia-ml-py. Every call may block for ever: only `gpus.Gpus` calls this, on its own thread."""
+"""NVML → Look, through nvidia-ml-py. Every call may block for ever: only `gpus.Gpus` calls this, on its own thread."""
 
 from __future__ import annotations
 
-import ctypes
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pynvml
 
-from vgpu_dra.effects import nvml_mig, pci
-from vgpu_dra.effects.driver_files import find_nvml
+from vgpu_dra.effects import nvml_health, nvml_mig, pci
+from vgpu_dra.effects.nvml_library import NvmlLibrary, ends_session, said
 from vgpu_dra.inventory import Gpu, Inventory, Traits
+from vgpu_dra.readings import Look, Reading
 from vgpu_state import ids
 from vgpu_state.errors import MalformedInput, NotReady
-
-_T = TypeVar("_T")
 
 # The words of NVIDIA's own drivers, which claims select by. Source: go-nvlib, device.GetBrandAsString, GetArchitectureAsString.
 _BRANDS = {
@@ -47,68 +44,77 @@ _ARCHITECTURES = {
     pynvml.NVML_DEVICE_ARCH_HOPPER: "Hopper",
     pynvml.NVML_DEVICE_ARCH_BLACKWELL: "Blackwell",
 }
-_NOT_SAID = frozenset({pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND, pynvml.NVML_ERROR_NO_DATA})
+
+# NVML finds GPUs when it is opened: one that fell off the bus comes back in a new session only. Rarely, since events are missed
+# while the session changes.
+_LOOKS_IN_A_SESSION_OF_LOST_GPUS = 6
 
 
 class NvmlReader:
-    """Reads all GPUs of the node. The library is loaded once, from the driver root, and stays."""
+    """Looks at all GPUs of the node, in the library's session, which it opens anew when the driver was replaced."""
 
-    def __init__(self, driver_root: Path, *, sys_root: Path = Path("/sys")) -> None:
-        self._driver_root = driver_root
+    def __init__(self, library: NvmlLibrary, *, sys_root: Path = Path("/sys")) -> None:
+        self._library = library
         self._sys_root = sys_root
-        self._library: ctypes.CDLL | None = None
-        self._is_initialised = False
+        self._incomplete_looks = 0
+        self._most_gpus = 0
 
-    def read(self) -> Inventory:
-        """The GPUs now, in NVML's order; one that is lost takes no other with it.
+    def look(self) -> Look:
+        """The GPUs now, in NVML's order, and how each is; one that is lost takes no other with it.
 
         Raises:
             NotReady: no driver under the driver root, NVML answered an error, or it says nothing of any GPU.
         """
         try:
-            self._load()
-            return self._read()
+            self._library.open()
+            found = self._look()
         except pynvml.NVMLError as exc:
+            self._close_after(exc)
             raise NotReady(f"NVML answered: {exc}") from exc
+        self._most_gpus = max(self._most_gpus, len(found.inventory.gpus))
+        is_complete = len(found.inventory.gpus) == self._most_gpus
+        self._incomplete_looks = 0 if is_complete else self._incomplete_looks + 1
+        if self._incomplete_looks >= _LOOKS_IN_A_SESSION_OF_LOST_GPUS:
+            self._library.close()
+            self._incomplete_looks = 0
+        return found
 
-    def _load(self) -> None:
-        if self._library is None:
-            path = find_nvml(self._driver_root)
-            if path is None:
-                raise NotReady(f"no libnvidia-ml.so.1 under {self._driver_root} (--driver-root): is the NVIDIA driver installed?")
-            # nvidia-ml-py asks the loader for the bare name; the loader then finds this one, already loaded, by its SONAME.
-            try:
-                self._library = ctypes.CDLL(str(path))
-            except OSError as exc:
-                raise NotReady(f"cannot load {path}: {exc}") from exc
-        if not self._is_initialised:
-            pynvml.nvmlInit()
-            self._is_initialised = True
-
-    def _read(self) -> Inventory:
+    def _look(self) -> Look:
         cuda = pynvml.nvmlSystemGetCudaDriverVersion_v2()
         gpus: list[Gpu] = []
+        readings: dict[ids.GpuUuid, Reading] = {}
         unreadable: list[str] = []
+        failure: Exception | None = None
         for index in range(pynvml.nvmlDeviceGetCount()):
             try:
-                gpu, left_out = _read_gpu(index, sys_root=self._sys_root)
+                handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+                gpu, left_out = _read_gpu(handle, index, sys_root=self._sys_root)
+                readings[gpu.uuid] = nvml_health.read(handle)
                 gpus.append(gpu)
                 unreadable += [f"GPU at NVML index {index}: {reason}" for reason in left_out]
             except (pynvml.NVMLError, MalformedInput) as exc:
+                failure = exc
                 unreadable.append(f"GPU at NVML index {index}: {exc}")
-        if unreadable and not gpus:
+        if failure is not None and not gpus:
+            self._close_after(failure)
             raise NotReady(f"NVML answered: {'; '.join(unreadable)}")
-        return Inventory(
-            gpus=tuple(gpus),
-            unreadable=tuple(unreadable),
-            driver_version=_text(pynvml.nvmlSystemGetDriverVersion()),
-            cuda_version=(cuda // 1000, cuda % 1000 // 10),
+        return Look(
+            inventory=Inventory(
+                gpus=tuple(gpus),
+                unreadable=tuple(unreadable),
+                driver_version=_text(pynvml.nvmlSystemGetDriverVersion()),
+                cuda_version=(cuda // 1000, cuda % 1000 // 10),
+            ),
+            readings=readings,
         )
 
+    def _close_after(self, failure: Exception) -> None:
+        if isinstance(failure, pynvml.NVMLError) and ends_session(failure):
+            self._library.close()
 
-def _read_gpu(index: int, *, sys_root: Path) -> tuple[Gpu, tuple[str, ...]]:
+
+def _read_gpu(handle: Any, index: int, *, sys_root: Path) -> tuple[Gpu, tuple[str, ...]]:  # Any: pynvml's opaque pointer
     """The GPU, and a sentence for each of its MIG devices that is left out."""
-    handle = pynvml.nvmlDeviceGetHandleByIndex(index)
     memory_bytes = pynvml.nvmlDeviceGetMemoryInfo(handle).total
     is_mig = nvml_mig.is_partitioned(handle)
     mig_devices, left_out = nvml_mig.read_mig_devices(handle, gpu_memory_bytes=memory_bytes) if is_mig else ((), ())
@@ -126,27 +132,17 @@ def _read_gpu(index: int, *, sys_root: Path) -> tuple[Gpu, tuple[str, ...]]:
 
 
 def _read_traits(handle: Any, *, sys_root: Path) -> Traits:  # Any: pynvml's opaque pointer
-    info = _said(lambda: pynvml.nvmlDeviceGetPciInfo(handle))
+    info = said(lambda: pynvml.nvmlDeviceGetPciInfo(handle))
     bus_id = None if info is None else pci.bus_id(_text(info.busId))
     return Traits(
-        brand=_BRANDS.get(_said(lambda: pynvml.nvmlDeviceGetBrand(handle))),
-        architecture=_ARCHITECTURES.get(_said(lambda: pynvml.nvmlDeviceGetArchitecture(handle))),
-        compute_capability=_said(lambda: pynvml.nvmlDeviceGetCudaComputeCapability(handle)),
+        brand=_BRANDS.get(said(lambda: pynvml.nvmlDeviceGetBrand(handle))),
+        architecture=_ARCHITECTURES.get(said(lambda: pynvml.nvmlDeviceGetArchitecture(handle))),
+        compute_capability=said(lambda: pynvml.nvmlDeviceGetCudaComputeCapability(handle)),
         pci_bus_id=bus_id,
         pcie_root=None if bus_id is None else pci.root_complex(bus_id, sys_root=sys_root),
         # NVML's own NumaNodeId is another thing: the node that a coherent GPU's memory is, not the one it sits next to.
         numa_node=None if bus_id is None else pci.numa_node(bus_id, sys_root=sys_root),
     )
-
-
-def _said(ask: Callable[[], _T]) -> _T | None:
-    """The answer, or None where this GPU or driver has none. Other errors mean that the GPU is not well."""
-    try:
-        return ask()
-    except pynvml.NVMLError as exc:
-        if exc.value in _NOT_SAID:
-            return None
-        raise
 
 
 def _text(value: str | bytes) -> str:

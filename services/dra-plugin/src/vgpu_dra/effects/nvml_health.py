@@ -1,0 +1,44 @@
+"""How one GPU is, by NVML's word. Runs on the thread of `nvml`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pynvml
+
+from vgpu_dra.effects.nvml_library import said
+from vgpu_dra.readings import Reading
+
+_RECOVERY = pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
+
+
+def read(handle: Any) -> Reading:  # Any: pynvml's opaque pointer
+    """The reading.
+
+    Raises:
+        NVMLError: the GPU is not well enough to say.
+    """
+    return Reading(
+        recovery_action=_recovery_action(handle),
+        uncorrected_errors=said(
+            lambda: pynvml.nvmlDeviceGetTotalEccErrors(
+                handle, pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, pynvml.NVML_VOLATILE_ECC
+            )
+        ),
+        needs_reset=_needs_reset(handle),
+    )
+
+
+def _recovery_action(handle: Any) -> int | None:
+    values = said(lambda: pynvml.nvmlDeviceGetFieldValues(handle, [_RECOVERY]))
+    # Each field has an error of its own: drivers before 560 do not know this one.
+    if values is None or values[0].nvmlReturn != pynvml.NVML_SUCCESS:
+        return None
+    return int(values[0].value.uiVal)
+
+
+def _needs_reset(handle: Any) -> bool:
+    rows = said(lambda: pynvml.nvmlDeviceGetRemappedRows(handle))  # since Ampere
+    pages = said(lambda: pynvml.nvmlDeviceGetRetiredPagesPendingStatus(handle))  # before
+    _, _, is_pending, has_failed = rows or (0, 0, 0, 0)
+    return bool(is_pending or has_failed or pages)
