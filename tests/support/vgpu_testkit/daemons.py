@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,16 @@ class Daemon:
                 stderr=subprocess.STDOUT,
                 env={**os.environ, **self.environment},
             )
+
+    def succeed(self, **environment: str) -> Daemon:
+        """Starts a second process of its kind, with that much more of an environment, for which this stands from here on.
+
+        Returns the first, which goes on.
+        """
+        predecessor = replace(self)
+        self.process, self.environment = None, self.environment | environment
+        self.start()
+        return predecessor
 
     async def ready(self, *, path: str = "/readyz", timeout_s: float = _READY_S) -> None:
         """Returns when the process answers 200 at `path` of its debug socket.
@@ -99,11 +109,11 @@ class Daemon:
 
     def kill(self) -> None:
         """SIGKILL, and waits for the end."""
-        self._end(signal.SIGKILL)
+        self.end(signal.SIGKILL)
 
     def stop(self) -> int:
         """SIGTERM, and the exit code."""
-        return self._end(signal.SIGTERM)
+        return self.end(signal.SIGTERM)
 
     @property
     def pid(self) -> int:
@@ -118,7 +128,8 @@ class Daemon:
     def log_tail(self, lines: int = 40) -> str:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:]) if self.log.exists() else ""
 
-    def _end(self, number: signal.Signals) -> int:
+    def end(self, number: signal.Signals) -> int:
+        """That signal, and the exit code."""
         if self.process is None:
             return 0
         if self.process.poll() is None:
@@ -155,6 +166,21 @@ class Stack:
         session = await self.nri.debug("session")
         known = (await self.dra.debug("state"))["nri_session"]
         return bool(session["phase"] == "synchronized" and session["session"] == known)
+
+    async def roll(self, *, pod_uid: str, end: signal.Signals = signal.SIGTERM) -> None:
+        """What a rolling update with maxSurge does: a pod of that uid comes up and stands by, then the one before is ended.
+
+        Raises:
+            DaemonFailed: a successor does not stand by, or is not ready once its predecessor is gone.
+        """
+        predecessors = [daemon.succeed(VGPU_POD_UID=pod_uid) for daemon in self.daemons]
+        for daemon in self.daemons:
+            await daemon.stands_by()
+        async with asyncio.TaskGroup() as ending:
+            for predecessor in predecessors:
+                ending.create_task(asyncio.to_thread(predecessor.end, end))
+        for daemon in self.daemons:
+            await daemon.ready()
 
     def stop(self) -> None:
         for daemon in reversed(self.daemons):

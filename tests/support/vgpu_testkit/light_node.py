@@ -10,11 +10,13 @@ import asyncio
 import json
 import os
 import shutil
+import signal
 import tempfile
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path, PurePosixPath
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -26,7 +28,7 @@ from vgpu_proto import dra_v1
 from vgpu_state.layout import Layout
 from vgpu_testkit import registry_calls
 from vgpu_testkit.crash_control import CrashControl
-from vgpu_testkit.daemons import StackPaths, make_stack
+from vgpu_testkit.daemons import StackPaths, make_stack, waiting_socket
 from vgpu_testkit.dra_calls import ConnectionBroke, DraCalls
 from vgpu_testkit.fake_host import FakeHost
 from vgpu_testkit.light_runtime import LightRuntime
@@ -72,6 +74,22 @@ class Service:
         if self.process is not None:
             self.process.kill()
         self.process = None
+
+    def succeed(self, *, socket: Path, **environment: str) -> ZygoteProcess:
+        """Starts a second process of its kind, for which this stands from here on; the first, which goes on."""
+        assert self.process is not None, f"{self.name} does not run"
+        predecessor = self.process
+        self.start_order = replace(self.start_order, environment={**self.start_order.environment, **environment})
+        self.socket, self.process = socket, self.zygote.start(self.start_order)
+        return predecessor
+
+    async def stands_by(self) -> bool:
+        """Whether it is ready while another is in charge."""
+        assert self.process is not None, f"{self.name} does not run"
+        try:
+            return await _is_ready(waiting_socket(self.debug_socket, self.process.pid))
+        except OSError:
+            return False
 
     async def until_reachable(self) -> None:
         """Returns when it accepts connections."""
@@ -157,6 +175,20 @@ class LightNode:
         if self.registry.is_up:
             await until(self._is_indexed, "registry is not ready")
 
+    async def roll(self, *, pod_uid: str) -> None:
+        """The three are succeeded by those of the next pod, as in a rolling update: these stand by, then the others are ended."""
+        predecessors = [
+            self.dra.succeed(socket=self.dra.socket.with_name(f"dra-{pod_uid}.sock"), VGPU_POD_UID=pod_uid),
+            *(service.succeed(socket=service.socket) for service in (self.nri, self.registry)),
+        ]
+        for service in self.services:
+            await until(service.stands_by, f"{service} does not stand by")
+        for predecessor in predecessors:
+            predecessor.send_signal(signal.SIGTERM)
+        await until(partial(_have_ended, predecessors), "a predecessor does not end")
+        assert [predecessor.wait(0) for predecessor in predecessors] == [0, 0, 0]
+        await self.settle()
+
     async def prepare(self, claim: Manifest) -> list[dra_v1.Device]:
         """The devices of a claim.
 
@@ -236,11 +268,19 @@ class LightNode:
         return bool(session["session"] == known and not session["undelivered_releases"])
 
     async def _is_indexed(self) -> bool:
-        reader, writer = await asyncio.open_unix_connection(self.registry.debug_socket)
-        writer.write(b"GET /readyz HTTP/1.1\r\nHost: d\r\nConnection: close\r\n\r\n")
-        answer = await reader.read(-1)
-        writer.close()
-        return b" 200 " in answer.partition(b"\r\n")[0]
+        return await _is_ready(self.registry.debug_socket)
+
+
+async def _is_ready(debug_socket: Path) -> bool:
+    reader, writer = await asyncio.open_unix_connection(debug_socket)
+    writer.write(b"GET /readyz HTTP/1.1\r\nHost: d\r\nConnection: close\r\n\r\n")
+    answer = await reader.read(-1)
+    writer.close()
+    return b" 200 " in answer.partition(b"\r\n")[0]
+
+
+async def _have_ended(processes: Sequence[ZygoteProcess]) -> bool:
+    return not any(process.is_running for process in processes)
 
 
 async def until(condition: Callable[[], Coroutine[Any, Any, bool]], complaint: str) -> None:
