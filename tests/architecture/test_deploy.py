@@ -86,6 +86,7 @@ def test_a_kustomization_names_every_file_beside_it_and_nothing_else(path: Path)
 def test_there_is_one_kustomization_for_each_thing_that_can_be_chosen() -> None:
     assert [str(p.parent.relative_to(KUSTOMIZE)) for p in KUSTOMIZATIONS] == [
         "base",
+        "components/extended-resource",
         "components/library-set",
         "components/without-nvidia-runtime",
         "overlays/production",

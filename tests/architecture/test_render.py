@@ -16,7 +16,7 @@ pytestmark = pytest.mark.render
 KUSTOMIZE = Path(__file__).parents[2] / "deploy/kustomize"
 SERVICES = ["dra-plugin", "nri-plugin", "registry"]
 
-Objects = dict[str, dict[str, Any]]  # by kind; no kind is there twice
+Objects = dict[str, dict[str, Any]]  # by kind, and a device class by its name too; nothing is there twice
 
 
 def _renderer() -> list[str]:
@@ -33,7 +33,7 @@ def render(directory: Path) -> Objects:
     outcome = subprocess.run([*_renderer(), str(directory)], capture_output=True, text=True, check=False)
     assert outcome.returncode == 0, outcome.stderr
     documents = list(yaml.safe_load_all(outcome.stdout))
-    objects = {d["kind"]: d for d in documents}
+    objects = {f"DeviceClass {d['metadata']['name']}" if d["kind"] == "DeviceClass" else d["kind"]: d for d in documents}
     assert len(objects) == len(documents)
     return objects
 
@@ -66,19 +66,47 @@ def _write(overlay: Path, **fields: Any) -> Path:
 def test_base_renders_alone_and_is_complete() -> None:
     objects = render(KUSTOMIZE / "base")
 
-    assert set(objects) == {"Namespace", "ServiceAccount", "ClusterRole", "ClusterRoleBinding", "DeviceClass", "DaemonSet"}
+    assert {kind for kind in objects if not kind.startswith("DeviceClass")} == {
+        *("Namespace", "ServiceAccount", "ClusterRole", "ClusterRoleBinding", "DaemonSet"),
+    }
     assert objects["DaemonSet"]["metadata"]["namespace"] == objects["Namespace"]["metadata"]["name"] == "vgpu-manager"
     assert objects["DaemonSet"]["spec"]["selector"]["matchLabels"] == {
         "app.kubernetes.io/name": "vgpu-manager",
         "app.kubernetes.io/component": "node",
     }
-    assert objects["DeviceClass"]["metadata"]["name"] == "vgpu-manager"
-    assert objects["DeviceClass"]["spec"]["selectors"][0]["cel"]["expression"] == (
-        "device.driver == 'manager.nvidia.com' && device.attributes['manager.nvidia.com'].type == 'vgpu'"
-    )
     assert [c["name"] for c in _pod(objects)["containers"]] == SERVICES
     assert _pod(objects)["runtimeClassName"] == "nvidia"
     assert "priorityClassName" not in _pod(objects)
+
+
+def test_base_has_a_class_for_each_type_of_device() -> None:
+    objects = render(KUSTOMIZE / "base")
+
+    assert {kind: found["spec"] for kind, found in objects.items() if kind.startswith("DeviceClass")} == {
+        f"DeviceClass {type_}-manager": {
+            "selectors": [
+                {
+                    "cel": {
+                        "expression": "device.driver == 'manager.nvidia.com' && "
+                        f"device.attributes['manager.nvidia.com'].type == '{type_}'"
+                    }
+                }
+            ]
+        }
+        for type_ in ("vgpu", "gpu", "mig")
+    }
+
+
+def test_a_whole_gpu_is_an_extended_resource_where_the_user_wants_it(overlay: Path) -> None:
+    objects = render(_write(overlay, components=["../../components/extended-resource"]))
+
+    named = {kind: found["spec"].get("extendedResourceName") for kind, found in objects.items() if kind.startswith("DeviceClass")}
+    assert named == {
+        "DeviceClass vgpu-manager": None,
+        "DeviceClass gpu-manager": "nvidia.com/gpu",
+        "DeviceClass mig-manager": None,
+    }
+    assert objects["DeviceClass gpu-manager"]["spec"]["selectors"]
 
 
 def test_production_adds_priority_tolerations_and_resources_and_changes_no_boundary() -> None:

@@ -1,19 +1,24 @@
-"""What the services build on: shares of devices are allocated and reach their pods, and no field of a slice is dropped."""
+"""Devices on a real cluster: no field of a slice is dropped, shares reach their pods, and what excludes what in the scheduler."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from vgpu_proto import dra_v1
+from vgpu_testkit import api_slice_rules, vgpu_node
 from vgpu_testkit import kubelet_sample_plugin as sample
 from vgpu_testkit.cluster import Cluster
 from vgpu_testkit.cluster_api import Api, Object
 from vgpu_testkit.cluster_pods import run_pod, script_pod
+from vgpu_testkit.cluster_vgpu import SLICES, VgpuCluster, wait_until
+from vgpu_testkit.cluster_vgpu_pods import CLAIMS, Namespace, claim_spec, pod, request
 
 _RESOURCES = "/apis/resource.k8s.io/v1"
 _CLAIMS = f"{_RESOURCES}/namespaces/default/resourceclaims"
@@ -154,6 +159,119 @@ def test_api_server_takes_a_device_taint_rule(cluster: Cluster) -> None:
     )
 
     assert _lost(spec, kept["spec"]) == []
+
+
+_CLASSES = f"{_RESOURCES}/deviceclasses"
+_DEPLOY = Path(__file__).parents[2] / "deploy/kustomize"
+_GPU7 = "GPU-5e5a3bb1-7d0c-4d58-9c1a-000000000007"
+
+
+def _whole(minor: int) -> Object:
+    """A request for one GPU, whole."""
+    return {"name": "gpu", "exactly": {"deviceClassName": "gpu-manager", "selectors": [_is(f"minor == {minor}")]}}
+
+
+def _share(minor: int) -> Object:
+    """A request for a share of one GPU."""
+    share = request("gpu", memory="8Gi", cores="30")
+    share["exactly"]["selectors"] = [_is(f"minor == {minor}")]
+    return share
+
+
+def _partition(profile: str) -> Object:
+    return {"name": "mig", "exactly": {"deviceClassName": "mig-manager", "selectors": [_is(f"profile == '{profile}'")]}}
+
+
+def _is(attribute: str) -> Object:
+    return {"cel": {"expression": f"device.attributes['{vgpu_node.DRIVER}'].{attribute}"}}
+
+
+def _devices_of(namespace: Namespace, name: str) -> list[str]:
+    return [result["device"] for result in namespace.claim_of(name)["status"]["allocation"]["devices"]["results"]]
+
+
+def _slices(vgpu: VgpuCluster) -> list[Object]:
+    return [s for s in vgpu.cluster.api.get(SLICES)["items"] if s["spec"]["driver"] == vgpu_node.DRIVER]
+
+
+async def test_eight_gpus_are_nine_slices_that_the_api_server_took_unchanged(vgpu: VgpuCluster) -> None:
+    found = sorted(_slices(vgpu), key=lambda s: str(s["metadata"]["name"]))
+
+    assert api_slice_rules.pool_faults(found) == []
+    assert [s["metadata"]["name"][:24] for s in found] == [f"{i:05x}-manager.nvidia.com" for i in range(9)]
+    assert [[d["name"] for d in s["spec"].get("devices", [])] for s in found] == [
+        [],
+        *[[f"vgpu-{i}", f"gpu-{i}"] for i in range(8)],
+    ]
+    metrics = await vgpu.stack.dra.metrics()
+    assert metrics.get('vgpu_dra_slice_failures_total{reason="dropped"}', 0) == 0
+    assert metrics["vgpu_dra_published_devices"] == 16
+
+
+def test_a_gpu_goes_to_shares_or_to_one_claim_whole_and_is_free_for_either_afterwards(namespace: Namespace) -> None:
+    shares = [namespace.run(pod(namespace.template(claim_spec(_share(3))))) for _ in range(2)]
+
+    whole = namespace.create(pod(namespace.template(claim_spec(_whole(3)))))
+    namespace.wait_event(whole, "FailedScheduling")
+    for name in shares:
+        assert _devices_of(namespace, name) == ["vgpu-3"]
+        namespace.delete(name)
+    namespace.wait_running(whole)
+    assert _devices_of(namespace, whole) == ["gpu-3"]
+
+    share = namespace.create(pod(namespace.template(claim_spec(_share(3)))))
+    namespace.wait_event(share, "FailedScheduling")
+    namespace.delete(whole)
+    namespace.wait_running(share)
+
+
+def test_a_gpu_that_is_partitioned_is_given_away_by_its_mig_devices(namespace: Namespace) -> None:
+    vgpu = namespace.vgpu
+    node = vgpu.stack.node
+    generations = {s["spec"]["pool"]["generation"] for s in _slices(vgpu)}
+    node.partition_gpu(_GPU7, (9, 0), (19, 4))
+    try:
+        wait_until(lambda: "gpu-7-mig-19-4-1" in [d["name"] for d in vgpu.devices()], "the MIG devices are published")
+        assert "vgpu-7" not in [d["name"] for d in vgpu.devices()]
+        assert {s["spec"]["pool"]["generation"] for s in _slices(vgpu)} == generations
+
+        name = namespace.create(pod(namespace.template(claim_spec(_partition("1g.10gb")))))
+        wait_until(lambda: _is_allocated(namespace, name), "the MIG device is allocated")
+        assert _devices_of(namespace, name) == ["gpu-7-mig-19-4-1"]
+        other = namespace.create(pod(namespace.template(claim_spec(_partition("1g.10gb")))))
+        namespace.wait_event(other, "FailedScheduling")
+    finally:
+        for name in namespace.pods():
+            namespace.delete(name)
+        node.unite_gpu(_GPU7)
+
+
+def test_a_whole_gpu_is_an_extended_resource_where_its_class_says_so(namespace: Namespace) -> None:
+    api = namespace.vgpu.cluster.api
+    classes = yaml.safe_load_all((_DEPLOY / "base/deviceclasses.yaml").read_text())
+    (whole,) = [one["spec"] for one in classes if one["metadata"]["name"] == "gpu-manager"]
+    named = yaml.safe_load((_DEPLOY / "components/extended-resource/deviceclass.yaml").read_text())["spec"]
+    api.create(_CLASSES, {"metadata": {"name": "named-gpu"}, "spec": whole | named})
+    try:
+        document = pod({})
+        del document["spec"]["resourceClaims"]
+        document["spec"]["containers"][0] |= {"command": ["sleep", "100000"], "resources": {"limits": {"nvidia.com/gpu": "1"}}}
+
+        name = namespace.run(document)
+
+        (claim,) = api.get(CLAIMS)["items"]
+        (result,) = claim["status"]["allocation"]["devices"]["results"]
+        number = result["device"].removeprefix("gpu-")
+        nodes = namespace.inside(name, "ls", "/dev").split()
+        assert [node for node in nodes if node.startswith("nvidia") and node[-1].isdigit()] == [f"nvidia{number}"]
+    finally:
+        api.delete(f"{_CLASSES}/named-gpu")
+
+
+def _is_allocated(namespace: Namespace, name: str) -> bool:
+    if not namespace.pod(name)["status"].get("resourceClaimStatuses"):
+        return False
+    return "allocation" in namespace.claim_of(name).get("status", {})
 
 
 def _lost(sent: Any, kept: Any, path: str = "") -> list[str]:

@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 
 from vgpu_testkit import image
-from vgpu_testkit.cluster_vgpu import VgpuCluster
+from vgpu_testkit.cluster_vgpu import VgpuCluster, wait_until
 from vgpu_testkit.cluster_vgpu_pods import Namespace
 from vgpu_testkit.manifests import GIB
 from vgpu_testkit.vgpu_node import Slice
 
 _EXAMPLES = Path(__file__).parents[2] / "examples/kubernetes"
+_GPU7 = "GPU-5e5a3bb1-7d0c-4d58-9c1a-000000000007"
 # What the examples name, of which there is none here without a registry.
 _IMAGE = "docker.io/library/ubuntu:24.04"
 
@@ -33,6 +34,13 @@ _GIVEN: dict[str, dict[str, dict[str, list[Slice]]]] = {
 }
 
 
+# By file, the pod and the attributes of the one device that it has, whole.
+_WHOLE = {
+    "whole-gpu.yaml": ("whole", {"type": {"string": "gpu"}}),
+    "mig-device.yaml": ("mig-1g", {"type": {"string": "mig"}, "profile": {"string": "1g.10gb"}}),
+}
+
+
 @pytest.fixture(scope="module")
 def example_image(vgpu: VgpuCluster, native: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     """The image that the examples name, of busybox and `read-limits`."""
@@ -42,7 +50,7 @@ def example_image(vgpu: VgpuCluster, native: Path, tmp_path_factory: pytest.Temp
 
 
 def test_every_example_is_tried() -> None:
-    assert sorted(path.name for path in _EXAMPLES.iterdir()) == sorted(_GIVEN)
+    assert sorted(path.name for path in _EXAMPLES.iterdir()) == sorted([*_GIVEN, *_WHOLE])
 
 
 @pytest.mark.usefixtures("example_image")
@@ -56,3 +64,27 @@ def test_pods_of_an_example_run_with_the_slices_that_it_asks_for(namespace: Name
         for pod, containers in _GIVEN[file].items()
     }
     assert seen == _GIVEN[file]
+
+
+@pytest.mark.usefixtures("example_image")
+@pytest.mark.parametrize("file", _WHOLE)
+def test_pods_of_an_example_are_given_the_one_device_that_it_asks_for(namespace: Namespace, file: str) -> None:
+    vgpu = namespace.vgpu
+    name, attributes = _WHOLE[file]
+    vgpu.stack.node.partition_gpu(_GPU7, (19, 0))
+    try:
+        wait_until(lambda: "gpu-7-mig-19-0-1" in [d["name"] for d in vgpu.devices()], "the MIG device is published")
+
+        namespace.apply(_EXAMPLES / file)
+
+        wait_until(lambda: _is_scheduled(namespace, name), f"{name} has a node")
+        (result,) = namespace.claim_of(name)["status"]["allocation"]["devices"]["results"]
+        (device,) = [one for one in vgpu.devices() if one["name"] == result["device"]]
+        assert device["attributes"].items() >= attributes.items()
+    finally:
+        namespace.delete(name)
+        vgpu.stack.node.unite_gpu(_GPU7)
+
+
+def _is_scheduled(namespace: Namespace, name: str) -> bool:
+    return "nodeName" in namespace.pod(name)["spec"]

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from vgpu_testkit.api_server import ApiServer, cluster_environment
+from vgpu_testkit.api_slice_gates import Gates
 from vgpu_testkit.daemons import DaemonFailed
 from vgpu_testkit.dra_bench import DraBench, until
 
@@ -31,13 +32,41 @@ async def test_gpus_are_published_once_and_again_by_no_restart(bench: DraBench, 
     await bench.start()
     await server.until(lambda: server.watches == 1)
 
-    (stored,) = server.slices
-    assert [d["name"] for d in stored["spec"]["devices"]] == [f"vgpu-{i}" for i in range(8)]
-    assert stored["spec"]["devices"][0]["capacity"]["memory"]["value"] == "81559Mi"
-    assert stored["spec"]["devices"][0]["attributes"]["architecture"] == {"string": "Hopper"}
-    assert server.writes == 1
+    budgets, *gpus = server.slices
+    assert len(budgets["spec"]["sharedCounters"]) == 8
+    assert [[d["name"] for d in gpu["spec"]["devices"]] for gpu in gpus] == [[f"vgpu-{i}", f"gpu-{i}"] for i in range(8)]
+    assert gpus[0]["spec"]["devices"][0]["capacity"]["memory"]["value"] == "81559Mi"
+    assert gpus[0]["spec"]["devices"][0]["attributes"]["architecture"] == {"string": "Hopper"}
+    assert server.writes == 9
     assert bench.dra.stop() == 0
-    assert len(server.slices) == 1
+    assert len(server.slices) == 9
+
+
+async def test_an_operators_ratios_and_mig_devices_are_published(bench: DraBench, server: ApiServer) -> None:
+    bench.dra.environment |= {"VGPU_DEVICE_CORES_RATIO": "200", "VGPU_DEVICE_MEMORY_RATIO": "150"}
+    bench.node.partition_gpu("GPU-5e5a3bb1-7d0c-4d58-9c1a-000000000007", (9, 0), (19, 4))
+
+    await bench.start()
+    await server.until(lambda: server.watches == 1)
+
+    first, last = server.slices[1], server.slices[8]
+    cores, memory = (first["spec"]["devices"][0]["capacity"][name] for name in ("cores", "memory"))
+    assert (cores["value"], cores["requestPolicy"]["default"], memory["value"]) == ("200", "100", "122338Mi")
+    assert [(d["name"], d["attributes"]["profile"]["string"]) for d in last["spec"]["devices"]] == [
+        ("gpu-7-mig-9-0-4", "3g.40gb"),
+        ("gpu-7-mig-19-4-1", "1g.10gb"),
+    ]
+    assert server.writes == 9
+
+
+async def test_a_cluster_without_counters_gets_the_kind_that_the_operator_chose(bench: DraBench, server: ApiServer) -> None:
+    server.gates = Gates(release=(1, 34), partitionable_devices=False, device_taints=False)
+    bench.dra.environment |= {"VGPU_DEVICE_KIND_WITHOUT_COUNTERS": "gpu"}
+
+    await bench.start()
+    await server.until(lambda: server.watches == 1)
+
+    assert [[d["name"] for d in gpu["spec"]["devices"]] for gpu in server.slices] == [[f"gpu-{i}"] for i in range(8)]
 
 
 async def test_a_node_that_may_not_publish_is_not_ready_and_says_why(bench: DraBench, server: ApiServer) -> None:
@@ -56,4 +85,4 @@ async def test_a_node_that_may_not_publish_is_not_ready_and_says_why(bench: DraB
 
     server.heal()
     await bench.dra.ready()
-    assert len(server.slices) == 1
+    await server.until(lambda: len(server.slices) == 9)

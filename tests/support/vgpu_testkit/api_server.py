@@ -1,7 +1,8 @@
 """An API server for ResourceSlices in the test's own process, as strict as the real one where a driver meets it.
 
 resourceVersions, uids and generateName; conflicts and preconditions; field selectors; watches with bookmarks, time limits and an
-end of memory (410); what `api_slice_rules` refuses and drops. It also has Nodes. It knows no authentication.
+end of memory (410); dry runs; what `api_slice_rules` refuses and `api_slice_gates` drops. It also has Nodes. It knows no
+authentication.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Any
 from aiohttp import web
 
 from vgpu_testkit import api_slice_rules
+from vgpu_testkit.api_slice_gates import Gates
 
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 _NAME_CHARACTERS = "bcdfghjklmnpqrstvwxz2456789"  # those of names.SimpleNameGenerator
@@ -29,7 +31,7 @@ _MAX_PREFIX = 58
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """A request as the audit log has it."""
+    """A request as the audit log has it, but that one which stores nothing has the verb "rehearse"."""
 
     verb: str
     path: str
@@ -39,9 +41,9 @@ class Request:
 class ApiServer:
     """The store and its HTTP routes; the methods are what a test does behind the driver's back."""
 
-    def __init__(self, *, node: str, has_consumable_capacity: bool = True) -> None:
+    def __init__(self, *, node: str, gates: Gates | None = None) -> None:
         self.nodes = {node: str(uuid.uuid4())}
-        self.has_consumable_capacity = has_consumable_capacity
+        self.gates = gates or Gates()
         self.requests: list[Request] = []
         self.watches = 0
         self._objects: dict[str, dict[str, Any]] = {}
@@ -116,6 +118,7 @@ class ApiServer:
             await runner.cleanup()
 
     def add_routes(self, app: web.Application) -> None:
+        app.router.add_get("/version", self._verb("version", self._get_version))
         app.router.add_get("/api/v1/nodes/{name}", self._verb("get", self._get_node))
         app.router.add_get(SLICES, self._list_or_watch)
         app.router.add_post(SLICES, self._verb("create", self._create))
@@ -125,8 +128,9 @@ class ApiServer:
     def _verb(self, verb: str, answer: Callable[[web.Request, Any], web.Response]) -> Any:
         async def serve(request: web.Request) -> web.Response:
             body = json.loads(await request.text() or "null")
-            response = self._fault(verb, request) or answer(request, body)
-            self.requests.append(Request(verb=verb, path=request.path, status=response.status))
+            named = "rehearse" if request.query.get("dryRun") == "All" else verb
+            response = self._fault(named, request) or answer(request, body)
+            self.requests.append(Request(verb=named, path=request.path, status=response.status))
             return response
 
         return serve
@@ -142,13 +146,17 @@ class ApiServer:
             status = 503
         return _status(status, "an error that the test wanted")
 
+    def _get_version(self, _: web.Request, __: Any) -> web.Response:
+        major, minor = self.gates.release
+        return web.json_response({"major": str(major), "minor": str(minor), "gitVersion": f"v{major}.{minor}.0"})
+
     def _get_node(self, request: web.Request, _: Any) -> web.Response:
         name = request.match_info["name"]
         if name not in self.nodes:
             return _status(404, f'nodes "{name}" not found')
         return web.json_response({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "uid": self.nodes[name]}})
 
-    def _create(self, _: web.Request, body: dict[str, Any]) -> web.Response:
+    def _create(self, request: web.Request, body: dict[str, Any]) -> web.Response:
         metadata = body["metadata"]
         if not metadata.get("name"):
             suffix = "".join(random.choices(_NAME_CHARACTERS, k=5))
@@ -159,7 +167,7 @@ class ApiServer:
             return _status(409, f'resourceslices "{metadata["name"]}" already exists')
         if metadata.get("resourceVersion"):
             return _status(400, "resourceVersion should not be set on objects to be created")
-        return self._written(body, kind="ADDED", refused=api_slice_rules.refusals(body), status=201)
+        return self._written(body, None, is_rehearsal=request.query.get("dryRun") == "All")
 
     def _update(self, request: web.Request, body: dict[str, Any]) -> web.Response:
         old = self._objects.get(request.match_info["name"])
@@ -172,13 +180,19 @@ class ApiServer:
             return _status(409, "Precondition failed: UID in precondition differs from UID in object meta")
         if then.get("resourceVersion") != now["resourceVersion"]:
             return _status(409, "the object has been modified; please apply your changes to the latest version and try again")
-        refused = [*api_slice_rules.refusals(body), *api_slice_rules.immutable_refusals(old, body)]
-        return self._written(body, kind="MODIFIED", refused=refused, status=200)
+        return self._written(body, old)
 
-    def _written(self, body: dict[str, Any], *, kind: str, refused: list[str], status: int) -> web.Response:
+    def _written(self, body: dict[str, Any], old: dict[str, Any] | None, *, is_rehearsal: bool = False) -> web.Response:
+        kept = self.gates.kept(body, old)
+        refused = api_slice_rules.refusals(kept, release=self.gates.release)
+        if old is not None:
+            refused += api_slice_rules.immutable_refusals(old, kept)
         if refused:
             return _status(422, f"ResourceSlice is invalid: {'; '.join(refused[:3])}")
-        return web.json_response(self._store(body, kind=kind), status=status)
+        status = 201 if old is None else 200
+        if is_rehearsal:
+            return web.json_response(api_slice_rules.as_stored(kept), status=status)
+        return web.json_response(self._store(kept, kind="ADDED" if old is None else "MODIFIED"), status=status)
 
     def _delete(self, request: web.Request, body: Any) -> web.Response:
         name = request.match_info["name"]
@@ -233,8 +247,6 @@ class ApiServer:
 
     def _store(self, document: dict[str, Any], *, kind: str) -> dict[str, Any]:
         document = api_slice_rules.as_stored(document)
-        if not self.has_consumable_capacity:
-            document = api_slice_rules.without_consumable_capacity(document)
         metadata = document["metadata"]
         metadata.setdefault("uid", str(uuid.uuid4()))
         if document == self._objects.get(metadata["name"]):

@@ -1,26 +1,29 @@
-"""What an API server makes of a ResourceSlice: what it refuses, drops without a word and writes its own way.
+"""What an API server makes of a ResourceSlice: what it refuses and writes its own way; and what a scheduler makes of a pool.
 
 Written from the API's documentation, without our own codec: it is what our documents are held against.
 
-Source: kubernetes pkg/apis/resource/validation/validation.go, pkg/registry/resource/resourceslice/strategy.go,
-apimachinery resource.Quantity.
+Source: kubernetes pkg/apis/resource/validation/validation.go, pkg/apis/resource/v1/defaults.go, apimachinery resource.Quantity;
+k8s.io/dynamic-resource-allocation structured/internal/stable/pools_stable.go.
 """
 
 from __future__ import annotations
 
 import copy
 import re
+import time
+from collections import Counter
 from typing import Any
 
 _SEMVER = re.compile(r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)\Z")
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?\Z")
 _C_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,31}\Z")
 _UNITS = {"": 1, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40, "k": 10**3, "M": 10**6, "G": 10**9}
+_LABEL_VALUE = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?\Z")
 _QUANTITY = re.compile(r"(\d+)(Ki|Mi|Gi|Ti|k|M|G|)\Z")
 
 
-def refusals(slice_: dict[str, Any]) -> list[str]:
-    """Why the slice is invalid, a sentence each; none when it is valid."""
+def refusals(slice_: dict[str, Any], *, release: tuple[int, int]) -> list[str]:
+    """Why an API server of this release finds the slice invalid, a sentence each; none when it is valid."""
     spec = slice_["spec"]
     pool = spec.get("pool", {})
     found = []
@@ -35,11 +38,13 @@ def refusals(slice_: dict[str, Any]) -> list[str]:
     limit = 64 if any(d.get("taints") or d.get("consumesCounters") for d in devices) else 128
     if len(devices) > limit:
         found.append(f"spec.devices: Too many: {len(devices)}: must have at most {limit} items")
-    if devices and spec.get("sharedCounters"):
+    if spec.get("devices") is not None and spec.get("sharedCounters") is not None:
         found.append("spec: only one of `sharedCounters` or `devices` is allowed")
     for i, device in enumerate(devices):
-        found += [f"spec.devices[{i}].{reason}" for reason in _device_refusals(device)]
-    return found
+        found += [f"spec.devices[{i}].{reason}" for reason in _device_refusals(device, release=release)]
+    return found + [
+        f"spec.sharedCounters{reason}" for reason in _budget_refusals(spec.get("sharedCounters") or [], "name", most=8)
+    ]
 
 
 def immutable_refusals(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
@@ -48,31 +53,46 @@ def immutable_refusals(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     return [f"spec.{'.'.join(path)}: field is immutable" for path in fixed if _at(old["spec"], path) != _at(new["spec"], path)]
 
 
-def without_consumable_capacity(slice_: dict[str, Any]) -> dict[str, Any]:
-    """The slice as it is stored where the gate DRAConsumableCapacity is off."""
-    stored = copy.deepcopy(slice_)
-    for device in stored["spec"].get("devices") or []:
-        device.pop("allowMultipleAllocations", None)
-        for capacity in (device.get("capacity") or {}).values():
-            capacity.pop("requestPolicy", None)
-    return stored
-
-
 def as_stored(slice_: dict[str, Any]) -> dict[str, Any]:
-    """The slice with its quantities in their canonical form, and without empty fields."""
+    """The slice with its quantities in their canonical form, its defaults, and without empty fields."""
     stored = copy.deepcopy(slice_)
     for device in stored["spec"].get("devices") or []:
         for capacity in (device.get("capacity") or {}).values():
             _canonicalise(capacity)
+        for cost in device.get("consumesCounters") or []:
+            _canonicalise(cost["counters"])
+        for taint in device.get("taints") or []:
+            taint.setdefault("timeAdded", time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
+    for budget in stored["spec"].get("sharedCounters") or []:
+        _canonicalise(budget["counters"])
     stored["spec"] = {k: v for k, v in stored["spec"].items() if v not in (None, [], {})}
     return stored
+
+
+def pool_faults(slices: list[dict[str, Any]]) -> list[str]:
+    """Why a scheduler gives away nothing of the pool that these slices are; none when it does."""
+    newest = max((s["spec"]["pool"]["generation"] for s in slices), default=0)
+    current = [s["spec"] for s in slices if s["spec"]["pool"]["generation"] == newest]
+    if not current or any(spec["pool"]["resourceSliceCount"] != len(current) for spec in current):
+        return ["the pool is incomplete"]
+    sets = [counter_set for spec in current for counter_set in spec.get("sharedCounters") or []]
+    devices = [device for spec in current for device in spec.get("devices") or []]
+    found = [f"{name} is there twice" for name, n in Counter(x["name"] for x in (*sets, *devices)).items() if n > 1]
+    budgets = {s["name"]: s["counters"] for s in sets}
+    return found + [
+        f"{device['name']} costs what there is not"
+        for device in devices
+        for cost in device.get("consumesCounters") or []
+        for name, counter in cost["counters"].items()
+        if _bytes(budgets.get(cost["counterSet"], {}).get(name, {"value": "0"})["value"]) < _bytes(counter["value"])
+    ]
 
 
 def _driver_is_legal(driver: str) -> bool:
     return 0 < len(driver) <= 63 and all(_LABEL.match(part) for part in driver.split("."))
 
 
-def _device_refusals(device: dict[str, Any]) -> list[str]:
+def _device_refusals(device: dict[str, Any], *, release: tuple[int, int]) -> list[str]:
     attributes, capacity = device.get("attributes") or {}, device.get("capacity") or {}
     found = [] if _LABEL.match(device.get("name", "")) else [f"name: Invalid value: {device.get('name')!r}"]
     if len(attributes) + len(capacity) > 32:
@@ -82,6 +102,37 @@ def _device_refusals(device: dict[str, Any]) -> list[str]:
     shared = bool(device.get("allowMultipleAllocations"))
     for name, entry in capacity.items():
         found += [f"capacity[{name}]: {reason}" for reason in _capacity_refusals(entry, is_shared=shared)]
+    costs = device.get("consumesCounters") or []
+    found += [f"consumesCounters{reason}" for reason in _budget_refusals(costs, "counterSet", most=2)]
+    return found + _taint_refusals(device.get("taints") or [], release=release)
+
+
+def _budget_refusals(budgets: list[dict[str, Any]], name: str, *, most: int) -> list[str]:
+    """Of counter sets, or of what is taken from them: both are named lists of counters."""
+    names = [budget.get(name, "") for budget in budgets]
+    found = [f": Too many: {len(budgets)}: must have at most {most} items"] if len(budgets) > most else []
+    if len(set(names)) < len(names):
+        found.append(": Duplicate value")
+    for i, budget in enumerate(budgets):
+        counters = budget.get("counters") or {}
+        if not 0 < len(counters) <= 32:
+            found.append(f"[{i}].counters: Required value, at most 32: {len(counters)}")
+        found += [f"[{i}]: Invalid name: {n!r}" for n in (names[i], *counters) if not _LABEL.match(n)]
+        found += [f"[{i}]: Invalid value: {c!r}" for c in counters.values() if not _QUANTITY.match(str(c.get("value", "")))]
+    return found
+
+
+def _taint_refusals(taints: list[dict[str, Any]], *, release: tuple[int, int]) -> list[str]:
+    effects = ("NoSchedule", "NoExecute", "None") if release >= (1, 36) else ("NoSchedule", "NoExecute")
+    found = [f"taints: Too many: {len(taints)}: must have at most 16 items"] if len(taints) > 16 else []
+    for taint in taints:
+        domain, _, name = taint.get("key", "").rpartition("/")
+        if not _LABEL_VALUE.match(name) or (domain and not _driver_is_legal(domain)):
+            found.append(f"taints: Invalid key: {taint.get('key')!r}")
+        if taint.get("value") and not _LABEL_VALUE.match(taint["value"]):
+            found.append(f"taints: Invalid value: {taint['value']!r}")
+        if taint.get("effect") not in effects:
+            found.append(f"taints: Unsupported effect: {taint.get('effect')!r}: supported values: {effects}")
     return found
 
 

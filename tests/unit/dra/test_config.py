@@ -9,6 +9,8 @@ import pytest
 
 from vgpu_daemon.run import BadUsage
 from vgpu_dra.config import parse_config
+from vgpu_dra.rules import OfferRules, Ratios
+from vgpu_state.claims import DeviceKind
 
 
 def test_defaults_are_those_of_a_node() -> None:
@@ -43,9 +45,30 @@ def test_host_may_see_the_driver_elsewhere() -> None:
     assert (config.paths.driver_root, config.paths.host_driver_root) == (Path("/driver"), Path("/run/nvidia/driver"))
 
 
+def test_a_gpu_is_given_away_as_it_is_unless_the_operator_says_otherwise() -> None:
+    config = parse_config([], {})
+
+    assert (config.offer, config.rules.ratios) == (OfferRules(), Ratios())
+    assert config.offer.kind_without_counters is DeviceKind.VGPU
+
+
+def test_ratios_and_the_kind_without_counters_are_the_operators() -> None:
+    environment = {"VGPU_DEVICE_CORES_RATIO": "200", "VGPU_DEVICE_KIND_WITHOUT_COUNTERS": "gpu"}
+
+    config = parse_config(["--device-memory-ratio=150"], environment)
+
+    assert config.rules.ratios == Ratios(cores_percent=200, memory_percent=150)
+    assert config.offer == OfferRules(ratios=config.rules.ratios, kind_without_counters=DeviceKind.GPU)
+
+
 @pytest.mark.parametrize(
     ("argument", "words"),
     [
+        ("--device-cores-ratio=0", "--device-cores-ratio is '0'; expected a whole number of percent from 1 to 1000"),
+        ("--device-memory-ratio=1001", "--device-memory-ratio is '1001'; expected a whole number of percent from 1 to 1000"),
+        ("--device-memory-ratio=1.5", "--device-memory-ratio is '1.5'; expected a whole number of percent from 1 to 1000"),
+        ("--device-memory-ratio=", "--device-memory-ratio is ''; expected a whole number of percent from 1 to 1000"),
+        ("--device-kind-without-counters=mig", "--device-kind-without-counters is 'mig'; expected vgpu or gpu"),
         ("--manager-dir=m", "--manager-dir is 'm'; expected an absolute path"),
         ("--cdi-dir=", "--cdi-dir is ''; expected an absolute path"),
         ("--claims-from=manifests", "--claims-from is 'manifests'; expected an absolute path"),

@@ -15,6 +15,9 @@ SLICE = {
 }
 
 
+TAINT = {"key": "manager.nvidia.com/xid", "value": "79", "effect": "NoSchedule"}
+
+
 def device(memory: Any, **more: Any) -> dict[str, Any]:
     return {"devices": [{"name": "vgpu-0", "capacity": {"memory": {"value": memory}}, **more}]}
 
@@ -26,6 +29,7 @@ def device(memory: Any, **more: Any) -> dict[str, Any]:
         (device("81920Mi"), device("80Gi")),
         (device("1"), device("1000m")),
         (device("1"), device(1)),
+        (device("1Mi", taints=[TAINT]), device("1Mi", taints=[{**TAINT, "timeAdded": "2026-11-30T02:00:00Z"}])),
         (device("1Mi", taints=[]), device("1Mi", taints=None)),
         (device("1Mi", attributes={}), device("1Mi")),
         ({"devices": []}, {}),
@@ -42,6 +46,12 @@ def test_documents_say_the_same(wish: dict[str, Any], stored: dict[str, Any]) ->
 @pytest.mark.parametrize(
     ("wish", "stored", "expected"),
     [
+        (
+            device("1", taints=[{**TAINT, "timeAdded": "2026-11-30T02:00:00Z"}]),
+            device("1", taints=[{**TAINT, "timeAdded": "2026-11-30T02:00:01Z"}]),
+            "devices[0].taints[0].timeAdded",
+        ),
+        (device("1", taints=[TAINT]), device("1", taints=[{**TAINT, "effect": "None"}]), "devices[0].taints[0].effect"),
         (device("1500m"), device("2"), "devices[0].capacity.memory.value"),
         (device("80Gi"), device("80G"), "devices[0].capacity.memory.value"),
         (device("1"), device("one"), "devices[0].capacity.memory.value"),

@@ -2,98 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
-import itertools
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from kubernetes_asyncio import client
 
-from vgpu_dra.effects.api_slices import ApiSlices
-from vgpu_dra.effects.kube_api import KubeApi
-from vgpu_dra.inventory import Inventory
-from vgpu_dra.metrics import Metrics
-from vgpu_dra.slice_publisher import Pace, SlicePublisher
-from vgpu_state.errors import NotReady
-from vgpu_state.ids import NodeName
+from vgpu_testkit import api_slice_rules
 from vgpu_testkit.api_server import ApiServer
 from vgpu_testkit.dra_values import INVENTORY
+from vgpu_testkit.slice_bench import NODE, ONE_GPU, PACE, gpus, publishing
 
-NODE = NodeName("node-a")
-# Waits of a real cluster are minutes. A watch that ends has at least a second, the API's unit.
-PACE = Pace(
-    settle_s=0.02, calm_s=0.05, recheck_s=0.2, poll_s=600.0, watch_s=300.0, retry_s=0.02, refused_s=0.05, chance=lambda: 1.0
-)
+# With counters: the budgets, then each GPU's two devices in a slice of their own.
+EIGHT = [[], *[[f"vgpu-{i}", f"gpu-{i}"] for i in range(8)]]
 
-
-@dataclass
-class Publishing:
-    """A publisher at work; `inventory` is what the node has, None while nobody knows."""
-
-    server: ApiServer
-    metrics: Metrics
-    inventory: Inventory | None = INVENTORY
-    publisher: SlicePublisher | None = None
-
-    def read(self) -> Inventory:
-        if self.inventory is None:
-            raise NotReady("the GPUs of this node are not known")
-        return self.inventory
-
-    def becomes(self, inventory: Inventory) -> None:
-        self.inventory = inventory
-        assert self.publisher is not None
-        self.publisher.inventory_changed()
-
-    @property
-    def fault(self) -> str | None:
-        assert self.publisher is not None
-        return self.publisher.fault
-
-    def devices(self) -> list[list[str]]:
-        return [[d["name"] for d in s["spec"].get("devices", [])] for s in self.server.slices]
-
-    def pools(self) -> list[tuple[int, int]]:
-        pools = [s["spec"]["pool"] for s in self.server.slices]
-        return [(p["generation"], p["resourceSliceCount"]) for p in pools]
-
-    def sample(self, name: str, **labels: str) -> float:
-        return self.metrics.registry.get_sample_value(name, labels) or 0.0
-
-    async def until_quiet(self) -> None:
-        """Returns when the publisher has looked again after its last write, and watches."""
-        await self.server.until(lambda: self.server.watches == 1 and self._has_looked_again())
-
-    def _has_looked_again(self) -> bool:
-        verbs = [r.verb for r in self.server.requests if r.status < 300]
-        after = list(itertools.takewhile(lambda verb: verb not in ("create", "update", "delete"), reversed(verbs)))
-        return len(after) < len(verbs) and "list" in after
-
-
-@asynccontextmanager
-async def publishing(
-    server: ApiServer, *, pace: Pace = PACE, inventory: Inventory | None = INVENTORY
-) -> AsyncIterator[Publishing]:
-    metrics = Metrics()
-    async with server.serve() as address:
-
-        async def connect() -> Any:
-            return client.ApiClient(client.Configuration(host=address))
-
-        api = KubeApi(connect)
-        bench = Publishing(server, metrics, inventory)
-        bench.publisher = SlicePublisher(ApiSlices(api, NODE), bench.read, metrics, node=NODE, pace=pace)
-        serving = asyncio.get_running_loop().create_task(bench.publisher.serve())
-        try:
-            yield bench
-        finally:
-            serving.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await serving
-            await api.close()
+ONE = EIGHT[:2]
 
 
 @pytest.fixture
@@ -101,48 +23,49 @@ def server() -> ApiServer:
     return ApiServer(node=NODE)
 
 
-def gpus(number: int) -> Inventory:
-    return replace(INVENTORY, gpus=INVENTORY.gpus[:number])
+async def test_eight_gpus_are_nine_slices_of_the_node_that_the_api_server_takes(server: ApiServer) -> None:
+    async with publishing(server, inventory=INVENTORY) as bench:
+        await server.until(lambda: len(server.slices) == 9)
+        budgets, first, *_ = server.slices
 
-
-async def test_eight_gpus_are_one_slice_of_the_node_that_the_api_server_takes(server: ApiServer) -> None:
-    async with publishing(server) as bench:
-        await server.until(lambda: len(server.slices) == 1)
-        (stored,) = server.slices
-
-    assert stored["metadata"]["name"].startswith("00000-manager.nvidia.com-node-a-")
-    assert stored["metadata"]["ownerReferences"][0]["uid"] == server.nodes["node-a"]
-    assert bench.devices() == [[f"vgpu-{i}" for i in range(8)]]
-    assert stored["spec"]["pool"] == {"name": "node-a", "generation": 1, "resourceSliceCount": 1}
-    assert server.writes == 1
+    assert [s["metadata"]["name"][:31] for s in (budgets, first)] == [
+        "00000-manager.nvidia.com-node-a",
+        "00001-manager.nvidia.com-node-a",
+    ]
+    assert budgets["metadata"]["ownerReferences"][0]["uid"] == server.nodes["node-a"]
+    assert [s["name"] for s in budgets["spec"]["sharedCounters"]] == [f"gpu-{i}-counter-set" for i in range(8)]
+    assert bench.devices() == EIGHT
+    assert bench.pools() == [(1, 9)] * 9
+    assert api_slice_rules.pool_faults(server.slices) == []
+    assert server.writes == 9
+    assert bench.sample("vgpu_dra_published_devices") == 16
 
 
 async def test_nothing_is_written_when_nothing_changed(server: ApiServer) -> None:
     pace = replace(PACE, poll_s=0.05)
     # A total that the API server writes its own way: 81920Mi is 80Gi.
     inventory = replace(INVENTORY, gpus=(replace(INVENTORY.gpus[0], memory_bytes=80 << 30),))
-    async with publishing(server, pace=pace, inventory=inventory) as bench:
+    async with publishing(server, pace=pace, inventory=inventory):
         await server.until(lambda: server.count("list") >= 20)
-    assert server.slices[0]["spec"]["devices"][0]["capacity"]["memory"]["value"] == "80Gi"
-    assert server.writes == 1
+    assert server.slices[1]["spec"]["devices"][0]["capacity"]["memory"]["value"] == "80Gi"
+    assert server.writes == 2
 
     async with publishing(server, pace=pace, inventory=inventory) as bench:
-        await server.until(lambda: server.count("list") >= 30)
+        await server.until(lambda: server.count("list") >= 40)
 
-    assert server.writes == 1
+    assert server.writes == 2
+    assert server.count("rehearse") == 2
     assert bench.fault is None
 
 
-async def test_a_changed_inventory_is_published_at_once_in_the_same_generation(server: ApiServer) -> None:
+async def test_a_changed_inventory_is_published_at_once(server: ApiServer) -> None:
     async with publishing(server, inventory=gpus(8)) as bench:
-        await server.until(lambda: len(server.slices) == 1)
         await bench.until_quiet()
 
         bench.becomes(gpus(7))
-        await server.until(lambda: server.writes == 2)
+        await server.until(lambda: len(server.slices) == 8 and bench.pools() == [(2, 8)] * 8)
 
-    assert bench.devices() == [[f"vgpu-{i}" for i in range(7)]]
-    assert bench.pools() == [(1, 1)]
+    assert bench.devices() == EIGHT[:8]
 
 
 async def test_no_gpu_is_one_slice_without_devices(server: ApiServer) -> None:
@@ -155,51 +78,52 @@ async def test_no_gpu_is_one_slice_without_devices(server: ApiServer) -> None:
 
 async def test_nothing_is_published_or_deleted_before_the_gpus_are_known(server: ApiServer) -> None:
     async with publishing(server):
-        await server.until(lambda: len(server.slices) == 1)
+        await server.until(lambda: len(server.slices) == 2)
     requests = len(server.requests)
 
     async with publishing(server, inventory=None) as bench:
-        bench.becomes(gpus(8))
+        bench.becomes(ONE_GPU)
         await server.until(lambda: server.watches == 1)
 
-    assert [r.verb for r in server.requests[requests:]] == ["get", "list", "watch"]
+    assert [r.verb for r in server.requests[requests:]][-3:] == ["get", "list", "watch"]
+    assert server.writes == 2
 
 
 async def test_slices_deleted_by_kubelet_are_there_again(server: ApiServer) -> None:
     async with publishing(server) as bench:
         for writes in (1, 2, 3):
-            await server.until(lambda writes=writes: server.writes == writes and server.watches == 1)  # type: ignore[misc]
+            await server.until(lambda writes=writes: server.writes == 2 * writes and server.watches == 1)  # type: ignore[misc]
             server.wipe()
-        await server.until(lambda: server.writes == 4)
+        await server.until(lambda: server.writes == 8)
 
-    assert bench.devices() == [[f"vgpu-{i}" for i in range(8)]]
+    assert bench.devices() == ONE
 
 
 async def test_a_deletion_that_no_event_tells_of_is_found_by_the_look_after_a_write(server: ApiServer) -> None:
     async with publishing(server, pace=replace(PACE, recheck_s=2.0)) as bench:
         await bench.until_quiet()
         server.lose_silently()
-        await server.until(lambda: server.writes == 2)
+        await server.until(lambda: server.writes == 4)
 
-    assert bench.devices() == [[f"vgpu-{i}" for i in range(8)]]
+    assert bench.devices() == ONE
 
 
 async def test_a_deletion_that_no_event_tells_of_is_found_by_the_slow_poll(server: ApiServer) -> None:
     async with publishing(server, pace=replace(PACE, recheck_s=0.05, poll_s=0.1)) as bench:
         await server.until(lambda: server.count("list") >= 6)
         server.lose_silently()
-        await server.until(lambda: server.writes == 2)
+        await server.until(lambda: server.writes == 4)
 
-    assert bench.devices() == [[f"vgpu-{i}" for i in range(8)]]
+    assert bench.devices() == ONE
 
 
 async def test_a_slice_that_somebody_changed_is_put_right(server: ApiServer) -> None:
     async with publishing(server) as bench:
-        await server.until(lambda: server.writes == 1 and server.watches == 1)
-        server.change(server.slices[0]["metadata"]["name"], lambda s: s["spec"]["devices"].pop())
-        await server.until(lambda: server.writes == 2)
+        await server.until(lambda: server.writes == 2 and server.watches == 1)
+        server.change(server.slices[1]["metadata"]["name"], lambda s: s["spec"]["devices"].pop())
+        await server.until(lambda: server.writes == 3)
 
-    assert bench.devices() == [[f"vgpu-{i}" for i in range(8)]]
+    assert bench.devices() == ONE
 
 
 async def test_slices_of_other_drivers_and_nodes_are_left_alone(server: ApiServer) -> None:
@@ -208,27 +132,10 @@ async def test_slices_of_other_drivers_and_nodes_are_left_alone(server: ApiServe
     server.put({"metadata": {"name": "b"}, "spec": {"driver": "other.example.com", "nodeName": "node-a", "pool": pool}})
 
     async with publishing(server) as bench:
-        await server.until(lambda: len(server.slices) == 3)
+        await server.until(lambda: len(server.slices) == 4)
         await bench.until_quiet()
 
-    assert (server.count("delete"), server.writes) == (0, 1)
-
-
-async def test_fields_that_the_server_drops_are_taken_as_they_are_and_told_once() -> None:
-    server = ApiServer(node=NODE, has_consumable_capacity=False)
-
-    async with publishing(server, pace=replace(PACE, poll_s=0.05)) as bench:
-        await server.until(lambda: server.count("list") >= 12)
-        assert server.writes == 1
-        assert bench.sample("vgpu_dra_slice_failures_total", reason="dropped") == 1
-
-        bench.becomes(gpus(7))
-        await server.until(lambda: server.writes == 2)
-        await bench.until_quiet()
-
-    assert server.writes == 2
-    assert bench.devices() == [[f"vgpu-{i}" for i in range(7)]]
-    assert "requestPolicy" not in server.slices[0]["spec"]["devices"][0]["capacity"]["cores"]
+    assert (server.count("delete"), server.writes) == (0, 2)
 
 
 @pytest.mark.parametrize(
@@ -241,7 +148,7 @@ async def test_a_fault_of_the_server_is_tried_again_and_no_fault_of_ours(
     server.fail_next(verb, status, times=3)
 
     async with publishing(server) as bench:
-        await server.until(lambda: len(server.slices) == 1)
+        await server.until(lambda: len(server.slices) == 2)
         await bench.until_quiet()
 
     assert bench.sample("vgpu_dra_slice_failures_total", reason=reason) == 3
@@ -260,7 +167,7 @@ async def test_a_refusal_is_a_fault_until_it_is_mended(server: ApiServer, verb: 
         assert bench.fault.endswith(f": {status} an error that the test wanted")
 
         server.heal()
-        await server.until(lambda: len(server.slices) == 1)
+        await server.until(lambda: len(server.slices) == 2)
         await bench.until_quiet()
         assert bench.fault is None
 
@@ -270,22 +177,22 @@ async def test_a_server_that_does_not_know_its_roles_yet_makes_no_fault(server: 
     faults: list[str | None] = []
 
     async with publishing(server) as bench:
-        await server.until(lambda: faults.append(bench.fault) is None and len(server.slices) == 1)
+        await server.until(lambda: faults.append(bench.fault) is None and len(server.slices) == 2)
 
     assert set(faults) == {None}
 
 
 async def test_a_conflict_is_resolved_by_a_new_look(server: ApiServer) -> None:
-    async with publishing(server, inventory=gpus(8)) as bench:
-        await server.until(lambda: len(server.slices) == 1)
+    async with publishing(server) as bench:
+        await server.until(lambda: len(server.slices) == 2)
         await bench.until_quiet()
         server.fail_next("update", 409)
 
-        bench.becomes(gpus(4))
-        await server.until(lambda: server.writes == 2)
+        bench.becomes(replace(INVENTORY, gpus=(replace(INVENTORY.gpus[0], name="another"),)))
+        await server.until(lambda: server.writes == 3)
         await bench.until_quiet()
 
-    assert bench.devices() == [[f"vgpu-{i}" for i in range(4)]]
+    assert bench.devices() == ONE
     assert bench.sample("vgpu_dra_slice_failures_total", reason="refused") == 0
 
 
@@ -296,7 +203,7 @@ async def test_a_watch_that_lost_its_place_is_followed_by_a_list(server: ApiServ
         server.forget_history()
         await server.until(lambda: server.count("list") > lists and server.watches == 1)
         server.wipe()
-        await server.until(lambda: server.writes == 2)
+        await server.until(lambda: server.writes == 4)
 
     assert bench.fault is None
 
@@ -309,9 +216,9 @@ async def test_a_watch_that_ends_in_time_goes_on_from_its_bookmark_without_a_lis
         await server.until(lambda: server.count("watch") >= server.count("list") + 2)
         assert server.count("list") == lists
         server.wipe()
-        await server.until(lambda: server.writes == 2)
+        await server.until(lambda: server.writes == 4)
 
-    assert bench.devices() == [[f"vgpu-{i}" for i in range(8)]]
+    assert bench.devices() == ONE
 
 
 async def test_a_watch_that_is_refused_or_breaks_off_does_not_end_the_loop(server: ApiServer) -> None:
@@ -323,7 +230,7 @@ async def test_a_watch_that_is_refused_or_breaks_off_does_not_end_the_loop(serve
         await server.until(lambda: server.watches == 1)
         await bench.until_quiet()
 
-    assert server.writes == 1
+    assert server.writes == 2
     assert bench.fault is None
 
 
@@ -332,7 +239,7 @@ async def test_slices_follow_a_node_that_was_registered_anew(server: ApiServer) 
         await bench.until_quiet()
         server.nodes["node-a"] = "99999999-9999-9999-9999-999999999999"
         server.wipe()  # the garbage collector
-        await server.until(lambda: server.writes == 2)
+        await server.until(lambda: server.writes == 4)
 
     assert server.slices[0]["metadata"]["ownerReferences"][0]["uid"] == "99999999-9999-9999-9999-999999999999"
     assert bench.fault is None
@@ -342,7 +249,7 @@ async def test_slices_stay_when_the_publisher_ends(server: ApiServer) -> None:
     async with publishing(server):
         await server.until(lambda: server.watches == 1)
 
-    assert len(server.slices) == 1
+    assert len(server.slices) == 2
 
 
 def _foreign() -> dict[str, Any]:

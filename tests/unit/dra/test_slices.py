@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vgpu_dra.policy.slices import DEVICES_PER_SLICE, PoolOwner, contents, generate_name, plan_pool
+from vgpu_dra.policy.slices import DEVICES_PER_SLICE, Plan, PoolOwner, contents, generate_name, plan_pool
 from vgpu_dra.slice_documents import Create, Delete, Document, Replace, StoredSlice, parse_slice
 from vgpu_state.ids import NodeName
 
@@ -20,6 +20,11 @@ PREFIX = "manager.nvidia.com-node-a-"
 
 def devices(number: int) -> list[Document]:
     return [{"name": f"vgpu-{i}"} for i in range(number)]
+
+
+def pool_of(number: int) -> list[list[Document]]:
+    """The devices of one GPU."""
+    return [devices(number)]
 
 
 def store(index: int, names: Sequence[str] = (), **change: Any) -> StoredSlice:
@@ -61,20 +66,38 @@ def shown(writes: Sequence[object]) -> list[str]:
     return words
 
 
+def test_budgets_come_first_eight_in_a_slice_and_each_gpu_has_slices_of_its_own() -> None:
+    sets = [{"name": f"gpu-{i}-counter-set"} for i in range(9)]
+    gpus = [[{"name": "a"}, {"name": "b"}], [], *[[{"name": f"d{i}"}] for i in range(7)]]
+
+    found = contents(gpus, sets)
+
+    assert [[s["name"] for s in one["sharedCounters"]] for one in found[:2]] == [
+        [f"gpu-{i}-counter-set" for i in range(8)],
+        ["gpu-8-counter-set"],
+    ]
+    assert [[d["name"] for d in one["devices"]] for one in found[2:5]] == [["a", "b"], [], ["d0"]]
+    assert len(found) == 11
+
+
+def test_eight_gpus_are_nine_slices() -> None:
+    assert len(contents([devices(2)] * 8, [{"name": f"s{i}"} for i in range(8)])) == 9
+
+
 def test_sixty_five_devices_are_two_slices_in_their_order() -> None:
-    chunks = contents(devices(65))
+    chunks = contents(pool_of(65))
 
     assert [len(c["devices"]) for c in chunks] == [64, 1]
     assert [d["name"] for c in chunks for d in c["devices"]] == [f"vgpu-{i}" for i in range(65)]
-    assert [len(c["devices"]) for c in contents(devices(64))] == [64]
+    assert [len(c["devices"]) for c in contents(pool_of(64))] == [64]
 
 
 def test_no_device_is_one_empty_slice() -> None:
-    assert contents([]) == ({"devices": []},)
+    assert contents(()) == ({"devices": []},)
 
 
 def test_first_publication_creates_a_slice_owned_by_the_node() -> None:
-    plan = plan_pool(contents(devices(2)), stored=(), owner=OWNER)
+    plan = plan_pool(contents(pool_of(2)), stored=(), owner=OWNER)
 
     assert plan.writes == (
         Create(
@@ -99,16 +122,16 @@ def test_first_publication_creates_a_slice_owned_by_the_node() -> None:
 
 
 def test_nothing_is_written_when_the_pool_is_as_it_should_be() -> None:
-    plan = plan_pool(contents(devices(1)), stored=[store(0, ["vgpu-0"])], owner=OWNER)
+    plan = plan_pool(contents(pool_of(1)), stored=[store(0, ["vgpu-0"])], owner=OWNER)
 
     assert (plan.generation, plan.writes) == (4, ())
-    assert plan_pool(contents([]), stored=[store(0)], owner=OWNER).writes == ()
+    assert plan_pool(contents(()), stored=[store(0)], owner=OWNER).writes == ()
 
 
 def test_one_changed_slice_is_replaced_in_its_generation_and_keeps_its_metadata() -> None:
     stored = store(0, ["vgpu-0"])
 
-    plan = plan_pool(contents(devices(2)), stored=[stored], owner=OWNER)
+    plan = plan_pool(contents(pool_of(2)), stored=[stored], owner=OWNER)
 
     assert shown(plan.writes) == [f"replace 00000-{PREFIX}x 4 of 1"]
     assert isinstance(plan.writes[0], Replace)
@@ -142,15 +165,49 @@ def test_a_missing_slice_raises_the_generation_of_all() -> None:
 def test_a_slice_too_many_is_deleted_before_the_rest_is_written() -> None:
     stored = [store(0, ["vgpu-0"], total=2), store(1, ["vgpu-64"], total=2)]
 
-    plan = plan_pool(contents(devices(1)), stored=stored, owner=OWNER)
+    plan = plan_pool(contents(pool_of(1)), stored=stored, owner=OWNER)
 
     assert shown(plan.writes) == [f"delete 00001-{PREFIX}x", f"replace 00000-{PREFIX}x 4 of 1"]
+
+
+def test_slices_are_written_in_their_order_whether_they_exist_or_not() -> None:
+    wishes = [{"sharedCounters": [{"name": "s"}]}, {"devices": [{"name": "a"}]}, {"devices": [{"name": "b"}]}]
+
+    plan = plan_pool(wishes, stored=[store(1, ["a"], total=1)], owner=OWNER)
+
+    assert shown(plan.writes) == [
+        f"create 00000-{PREFIX} 5 of 3",
+        f"replace 00001-{PREFIX}x 5 of 3",
+        f"create 00002-{PREFIX} 5 of 3",
+    ]
+
+
+def test_a_taint_that_was_there_keeps_its_time_and_changes_nothing() -> None:
+    xid = {"key": "d/xid", "value": "79", "effect": "NoSchedule"}
+    wish = {"name": "a", "taints": [xid]}
+    stored = store(0)
+    stored.document["spec"]["devices"] = [{"name": "a", "taints": [{**xid, "timeAdded": "2026-11-30T02:00:00Z"}]}]
+    lost = {"key": "d/gpu-lost", "effect": "NoSchedule"}
+
+    unchanged = plan_pool([{"devices": [wish]}], stored=[stored], owner=OWNER)
+    changed = plan_pool([{"devices": [{"name": "a", "taints": [lost, xid]}]}], stored=[stored], owner=OWNER)
+    other = plan_pool([{"devices": [{"name": "a", "taints": [{**xid, "value": "48"}]}]}], stored=[stored], owner=OWNER)
+
+    assert unchanged.writes == ()
+    assert _taints(changed) == [lost, {**xid, "timeAdded": "2026-11-30T02:00:00Z"}]
+    assert _taints(other) == [{**xid, "value": "48"}]
+
+
+def _taints(plan: Plan) -> Any:
+    (write,) = plan.writes
+    assert isinstance(write, Replace)
+    return write.document["spec"]["devices"][0]["taints"]
 
 
 def test_of_two_slices_at_one_index_the_newer_generation_stays() -> None:
     stored = [store(0, ["vgpu-0"], generation=3, name="a"), store(0, ["vgpu-0"], name="b"), store(0, ["vgpu-0"], name="c")]
 
-    plan = plan_pool(contents(devices(1)), stored=stored, owner=OWNER)
+    plan = plan_pool(contents(pool_of(1)), stored=stored, owner=OWNER)
 
     assert shown(plan.writes) == [f"delete 00000-{PREFIX}c", f"delete 00000-{PREFIX}a"]
 
@@ -165,7 +222,7 @@ def test_a_rewrite_that_was_broken_off_is_finished_in_its_generation() -> None:
 def test_slices_under_another_name_or_pool_are_deleted_and_made_anew_above_their_generation() -> None:
     stored = [store(0, ["vgpu-0"], generated="node-a-manager.nvidia.com-", generation=9), store(0, ["vgpu-0"], pool="other")]
 
-    plan = plan_pool(contents(devices(1)), stored=stored, owner=OWNER)
+    plan = plan_pool(contents(pool_of(1)), stored=stored, owner=OWNER)
 
     assert shown(plan.writes) == [
         "delete node-a-manager.nvidia.com-x",
@@ -177,7 +234,7 @@ def test_slices_under_another_name_or_pool_are_deleted_and_made_anew_above_their
 def test_a_slice_owned_by_an_earlier_node_of_this_name_is_replaced() -> None:
     stored = [store(0, ["vgpu-0"], owner="22222222-2222-2222-2222-222222222222")]
 
-    plan = plan_pool(contents(devices(1)), stored=stored, owner=OWNER)
+    plan = plan_pool(contents(pool_of(1)), stored=stored, owner=OWNER)
 
     assert isinstance(plan.writes[0], Replace)
     assert plan.writes[0].document["metadata"]["ownerReferences"] == [
@@ -202,7 +259,7 @@ def test_after_any_history_one_pass_makes_the_pool_whole_and_a_second_writes_not
             del stored[max(stored)]
         if not stored:
             generation = 0  # nobody remembers
-        wishes = contents(devices(device_count))
+        wishes = contents(pool_of(device_count))
 
         plan = plan_pool(wishes, stored=stored.values(), owner=OWNER)
         for write in plan.writes:

@@ -148,7 +148,7 @@ class App:
         claims_from = self._settings.claims_from
         if isinstance(claims_from, Path):
             return DirectorySource(ManifestClaims(claims_from))
-        self._control_plane = ControlPlane(node=claims_from, gpus=self._gpus, metrics=self._metrics)
+        self._control_plane = ControlPlane(node=claims_from, gpus=self._gpus, metrics=self._metrics, rules=self._settings.offer)
         return self._control_plane.claims
 
     def _make_tree(self) -> None:
@@ -235,7 +235,7 @@ class App:
         self._housekeeping.restore_specs_soon()
         self._health.gpus_changed()
         if self._control_plane is not None:
-            self._control_plane.inventory_changed()
+            self._control_plane.offer_changed()
 
     def _debug(self) -> dict[str, Callable[[], Any]]:
         return {

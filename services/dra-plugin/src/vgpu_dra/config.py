@@ -13,8 +13,9 @@ from vgpu_daemon.run import BadUsage
 from vgpu_dra.effects.driver_files import NodePaths
 from vgpu_dra.kubelet_paths import KubeletPaths
 from vgpu_dra.policy import xids
-from vgpu_dra.rules import NodeRules, parse_runtime_handlers
+from vgpu_dra.rules import NodeRules, OfferRules, Ratios, parse_ratio, parse_runtime_handlers
 from vgpu_state import ids
+from vgpu_state.claims import DeviceKind
 from vgpu_state.errors import MalformedInput
 from vgpu_state.ids import NodeName, PodUid
 from vgpu_state.layout import Layout
@@ -40,6 +41,9 @@ _OPTIONS = (
     options.POD_UID,
     options.GPU_POLL,
     options.ADDITIONAL_XIDS_TO_IGNORE,
+    options.DEVICE_CORES_RATIO,
+    options.DEVICE_MEMORY_RATIO,
+    options.DEVICE_KIND_WITHOUT_COUNTERS,
     options.HTTP_LISTEN,
 )
 _SHORTEST_POLL_S, _LONGEST_POLL_S = 0.01, 600.0
@@ -52,6 +56,7 @@ class Config:
 
     agent: Layout
     rules: NodeRules
+    offer: OfferRules
     paths: NodePaths
     host_root: str
     run_dir: Path
@@ -100,6 +105,7 @@ def parse_config(argv: Sequence[str], environ: Mapping[str, str]) -> Config:
         raise BadUsage(str(exc)) from exc
     node_name = given["node-name"] or socket.gethostname().lower()  # kubelet lowers the host's name too
     driver_root = _absolute(given, options.DRIVER_ROOT)
+    offer = _offer(given)
     config = Config(
         agent=Layout(PurePosixPath(_absolute(given, options.MANAGER_DIR))),
         rules=NodeRules(
@@ -114,7 +120,9 @@ def parse_config(argv: Sequence[str], environ: Mapping[str, str]) -> Config:
             ),
             runtime_handlers=handlers,
             allows_privileged=given["allow-privileged"] == "true",
+            ratios=offer.ratios,
         ),
+        offer=offer,
         paths=NodePaths(
             driver_root=driver_root,
             host_driver_root=_absolute(given, options.HOST_DRIVER_ROOT) if given["host-driver-root"] else driver_root,
@@ -166,6 +174,23 @@ def _seconds(given: Mapping[str, str], option: options.Option) -> float:
     if not _SHORTEST_POLL_S <= seconds <= _LONGEST_POLL_S:
         raise BadUsage(f"--{option.name} is {text!r}; expected {_SHORTEST_POLL_S:g} to {_LONGEST_POLL_S:g} seconds")
     return seconds
+
+
+def _offer(given: Mapping[str, str]) -> OfferRules:
+    kind = given["device-kind-without-counters"]
+    if kind not in (DeviceKind.VGPU, DeviceKind.GPU):
+        raise BadUsage(f"--device-kind-without-counters is {kind!r}; expected vgpu or gpu")
+    ratios = Ratios(
+        cores_percent=_ratio(given, options.DEVICE_CORES_RATIO), memory_percent=_ratio(given, options.DEVICE_MEMORY_RATIO)
+    )
+    return OfferRules(ratios=ratios, kind_without_counters=DeviceKind(kind))
+
+
+def _ratio(given: Mapping[str, str], option: options.Option) -> int:
+    try:
+        return parse_ratio(given[option.name])
+    except MalformedInput as exc:
+        raise BadUsage(f"--{option.name} is {exc}") from exc
 
 
 def _node(given: str) -> NodeName:

@@ -6,22 +6,33 @@ Exists only with `--claims-from=api`: a directory of claims needs no cluster.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from vgpu_dra.effects.api_claims import ApiClaims
 from vgpu_dra.effects.api_slices import ApiSlices
 from vgpu_dra.effects.kube_api import KubeApi
 from vgpu_dra.gpus import Gpus
 from vgpu_dra.metrics import Metrics
+from vgpu_dra.policy import devices
+from vgpu_dra.policy.devices import Offer
+from vgpu_dra.policy.features import Features
+from vgpu_dra.rules import OfferRules
 from vgpu_dra.slice_publisher import SlicePublisher
+from vgpu_dra.taints import Taints
 from vgpu_state.ids import NodeName
 
 
 class ControlPlane:
     """One connection, and all that goes over it. `node` is the name by which the API server knows this node."""
 
-    def __init__(self, *, node: NodeName, gpus: Gpus, metrics: Metrics) -> None:
+    def __init__(
+        self, *, node: NodeName, gpus: Gpus, metrics: Metrics, rules: OfferRules, taints: Callable[[], Taints] = dict
+    ) -> None:
+        def offer(features: Features) -> Offer:
+            return devices.offer(gpus.inventory(), rules=rules, features=features, taints=taints())
+
         self._api = KubeApi()
-        self._publisher = SlicePublisher(ApiSlices(self._api, node), gpus.inventory, metrics, node=node)
+        self._publisher = SlicePublisher(ApiSlices(self._api, node), offer, metrics, node=node)
         self.claims = ApiClaims(self._api)
 
     @property
@@ -29,9 +40,9 @@ class ControlPlane:
         """What a person must mend, or None."""
         return self._publisher.fault
 
-    def inventory_changed(self) -> None:
-        """Has the devices published anew. To be called on the event loop."""
-        self._publisher.inventory_changed()
+    def offer_changed(self) -> None:
+        """Has the devices published anew: the GPUs or their taints changed. To be called on the event loop."""
+        self._publisher.offer_changed()
 
     async def serve(self) -> None:
         """Publishes, until cancelled; then the connection is closed."""

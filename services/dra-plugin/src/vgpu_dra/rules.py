@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from vgpu_state.claims import DeviceKind
 from vgpu_state.errors import MalformedInput
+from vgpu_state.ids import shown
 from vgpu_state.layout import Layout
 
 _MIB = 1 << 20
 _WHOLE_PERCENT = 100
+_MAX_RATIO_PERCENT = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +33,14 @@ class Ratios:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OfferRules:
+    """What is offered of a GPU. Where the scheduler cannot see that shares and the whole exclude each other it is one of them."""
+
+    ratios: Ratios = Ratios()
+    kind_without_counters: DeviceKind = DeviceKind.VGPU
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeRules:
     """What this node allows, and which host paths belong to us."""
 
@@ -39,6 +50,17 @@ class NodeRules:
     runtime_handlers: tuple[str, ...]
     allows_privileged: bool
     ratios: Ratios = Ratios()
+
+
+def parse_ratio(text: str) -> int:
+    """The percent of a --device-...-ratio.
+
+    Raises:
+        MalformedInput: it is no whole number of 1 to 1000. Ten times over is nobody's intention, and most likely a mistyped zero.
+    """
+    if not text.isascii() or not text.isdigit() or len(text) > 4 or not 1 <= int(text) <= _MAX_RATIO_PERCENT:
+        raise MalformedInput(f"{shown(text)}; expected a whole number of percent from 1 to {_MAX_RATIO_PERCENT}")
+    return int(text)
 
 
 def parse_runtime_handlers(text: str) -> tuple[str, ...]:

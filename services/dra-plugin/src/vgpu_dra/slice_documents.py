@@ -22,6 +22,7 @@ Document = Mapping[str, Any]  # Any: JSON
 
 # Below these fields every text is a quantity.
 _QUANTITIES = ("capacity", "counters")
+_TIME_ADDED = "timeAdded"
 _ABSENT: tuple[Any, ...] = (None, {}, [])
 
 
@@ -117,9 +118,37 @@ def differences(wish: Document, stored: Document) -> tuple[str, ...]:
     """The paths at which two documents say something else, ascending.
 
     Quantities are compared as numbers, since the API server writes "80Gi" and "85899345920" its own way; an absent field equals
-    null and the empty list or object. The order of a list counts: the scheduler takes the first device that fits.
+    null and the empty list or object. The order of a list counts: the scheduler takes the first device that fits. When a taint
+    was added is the API server's to say where the wish leaves it out.
     """
     return tuple(sorted(_differences("", _canonical(wish, is_quantity=False), _canonical(stored, is_quantity=False))))
+
+
+def with_times_of(spec: Document, stored: Document) -> Document:
+    """`spec` where each taint that its device has in `stored` too was added when it was: the API server would say "now" again.
+
+    Source: k8s.io/dynamic-resource-allocation, resourceslicecontroller.go, copyTaintTimeAdded.
+    """
+    times = {
+        (device["name"], *_identity(taint)): taint[_TIME_ADDED]
+        for device in stored.get("devices") or ()
+        for taint in device.get("taints") or ()
+        if taint.get(_TIME_ADDED)
+    }
+    devices = [_with_times(device, times) for device in spec.get("devices") or ()]
+    return {**spec, "devices": devices} if devices else spec
+
+
+def _with_times(device: Document, times: Mapping[tuple[Any, ...], str]) -> Document:
+    taints = device.get("taints")
+    if not taints:
+        return device
+    found = [(taint, times.get((device["name"], *_identity(taint)))) for taint in taints]
+    return {**device, "taints": [taint if time is None else {_TIME_ADDED: time, **taint} for taint, time in found]}
+
+
+def _identity(taint: Document) -> tuple[Any, ...]:
+    return taint["key"], taint.get("value") or "", taint["effect"]
 
 
 def _canonical(value: Any, *, is_quantity: bool) -> Any:
@@ -142,7 +171,8 @@ def _number(text: str) -> Any:
 
 def _differences(path: str, one: Any, other: Any) -> list[str]:
     if isinstance(one, dict) and isinstance(other, dict):
-        return [d for k in one.keys() | other.keys() for d in _differences(f"{path}.{k}".lstrip("."), one.get(k), other.get(k))]
+        fields = [k for k in one.keys() | other.keys() if k != _TIME_ADDED or k in one]
+        return [d for k in fields for d in _differences(f"{path}.{k}".lstrip("."), one.get(k), other.get(k))]
     if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
         return [d for i, (a, b) in enumerate(zip(one, other, strict=True)) for d in _differences(f"{path}[{i}]", a, b)]
     # True == 1 in Python, and not in JSON.

@@ -44,6 +44,17 @@ NODE_NAME = Option("node-name", "", "this node's name, as in spec.nodeName; empt
 POD_UID = Option("pod-uid", "", "the uid of this process's pod: two pods then have sockets of their own; empty: plain names")
 GPU_POLL = Option("gpu-poll", "10", "seconds between two looks at the GPUs; a taint goes after three clean ones")
 ADDITIONAL_XIDS_TO_IGNORE = Option("additional-xids-to-ignore", "", "XIDs that taint no GPU, beside 13,31,43,45,68,109")
+DEVICE_CORES_RATIO = Option(
+    "device-cores-ratio", "100", "percent of a GPU's compute that is given away in all; above 100: oversubscribed"
+)
+DEVICE_MEMORY_RATIO = Option(
+    "device-memory-ratio", "100", "percent of a GPU's memory that is given away in all; above 100: oversubscribed"
+)
+DEVICE_KIND_WITHOUT_COUNTERS = Option(
+    "device-kind-without-counters",
+    "vgpu",
+    "`vgpu` or `gpu`: what a GPU is offered as where the cluster cannot count what devices share",
+)
 HTTP_LISTEN = Option("http-listen", "", "HOST:PORT for /livez, /readyz and /metrics; empty: only on the debug socket")
 
 

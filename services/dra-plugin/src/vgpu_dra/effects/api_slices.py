@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import TypeVar
@@ -16,6 +17,7 @@ from vgpu_state.jsonshape import ShapeError
 
 _T = TypeVar("_T")
 
+_NUMBER_FORM = re.compile(r"(\d{1,4})\+?\Z", re.ASCII)  # some vendors mark their patches by a plus
 _PATH = "/apis/resource.k8s.io/v1/resourceslices"
 
 
@@ -30,6 +32,15 @@ class ApiSlices:
     async def node_uid(self) -> str:
         node = await self._api.request("GET", f"/api/v1/nodes/{self._node}")
         return _parsed(node, lambda document: jsonshape.text(jsonshape.mapping(document, "metadata"), "uid"))
+
+    async def version(self) -> tuple[int, int]:
+        """The API server's release, such as (1, 37)."""
+        return _parsed(await self._api.request("GET", "/version"), _version)
+
+    async def rehearse(self, document: Document) -> Document:
+        """The spec that the API server would make of a slice to create; nothing is stored."""
+        answer = await self._api.request("POST", _PATH, query={"dryRun": "All"}, body=document)
+        return _parsed(answer, lambda document: jsonshape.mapping(document, "spec"))
 
     async def list(self) -> Listed:
         """All slices as they are now, not as some cache had them."""
@@ -65,6 +76,13 @@ class ApiSlices:
 def _kind_and_version(event: Document) -> tuple[str, str]:
     metadata = jsonshape.mapping(jsonshape.mapping(event, "object"), "metadata")
     return jsonshape.text(event, "type"), jsonshape.text(metadata, "resourceVersion")
+
+
+def _version(document: Document) -> tuple[int, int]:
+    major, minor = (_NUMBER_FORM.match(jsonshape.text(document, field)) for field in ("major", "minor"))
+    if major is None or minor is None:
+        raise ShapeError(f"fields major and minor are {document['major']!r} and {document['minor']!r}; expected numbers")
+    return int(major[1]), int(minor[1])
 
 
 def _parsed(document: Document, parse: Callable[[Document], _T]) -> _T:

@@ -1,110 +1,132 @@
-"""The GPUs of this node → the devices that the scheduler may give away. Pure; names, attributes and capacities are upstream's.
-
-Source: vgpu-manager pkg/kubeletplugin/{vgpu,deviceinfo}.go.
-"""
+"""The GPUs of this node → the devices that the scheduler may give away, and what keeps it from giving one away twice. Pure."""
 
 from __future__ import annotations
 
-import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from vgpu_dra.inventory import WHOLE_CORES_PERCENT, Gpu, Inventory
+from vgpu_dra.inventory import Gpu, Inventory
+from vgpu_dra.policy import device_documents
+from vgpu_dra.policy.features import Features
+from vgpu_dra.rules import OfferRules
 from vgpu_dra.slice_documents import Document
+from vgpu_dra.taints import Taint, TaintEffect, Taints
 from vgpu_state import container_abi
+from vgpu_state.claims import DeviceKind
 
-_MIB = 1 << 20
-_STEP_BYTES = _MIB
-_MAX_TEXT = 64  # the API's limit for the value of a string or version attribute
-_STANDARD = "resource.kubernetes.io"
-
-_VERSION_FORM = re.compile(r"(\d{1,18})(?:\.(\d{1,18}))?(?:\.(\d{1,18}))?\Z", re.ASCII)
+# What the memory of a board that can be partitioned is cut into; on one with fewer slices the rest is nobody's. A fixed number
+# keeps the budgets, and with them the generation of the pool, as they are when a GPU is partitioned anew.
+_MEMORY_SLICES = 8
+_LEAST_SHARED_BYTES = 2 * device_documents.MIB  # the API wants room for one step above the least share
+_MOST_TAINTS = 16  # the API's limit for a device
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """The devices of this node in the order of preference, and for each GPU that is not offered the sentence that says why."""
+    """What this node offers.
 
-    devices: tuple[Document, ...]
+    `gpus` holds, for each GPU in NVML's order, its devices in the order of preference; `counter_sets` the budgets that these are
+    paid from. `withheld` has a sentence for each device that is there and not offered.
+    """
+
+    gpus: tuple[tuple[Document, ...], ...]
+    counter_sets: tuple[Document, ...]
     withheld: tuple[str, ...]
 
+    @property
+    def device_count(self) -> int:
+        return sum(len(devices) for devices in self.gpus)
 
-def offer(inventory: Inventory) -> Offer:
-    """One shareable vGPU device per GPU, in NVML's order."""
-    reasons = {gpu.uuid: reason for gpu in inventory.gpus if (reason := _reason_to_withhold(gpu)) is not None}
+
+def offer(inventory: Inventory, *, rules: OfferRules, features: Features, taints: Taints) -> Offer:
+    """The devices with the taints of their GPU, each with what it costs of the GPU where the cluster can count."""
+    gpus: list[tuple[Document, ...]] = []
+    withheld: list[str] = []
+    for gpu in inventory.gpus:
+        found = list(_devices(gpu, inventory, rules=rules, features=features))
+        withheld += [reason for reason in found if isinstance(reason, str)]
+        devices = tuple(device for device in found if not isinstance(device, str))
+        of_gpu = taints.get(gpu.uuid, ())
+        if not features.has_taints and any(taint.effect is TaintEffect.NO_SCHEDULE for taint in of_gpu):
+            # What the scheduler does not see it does not give away either, and whoever has the device keeps it.
+            withheld.append(
+                f"GPU {gpu.uuid}: it is not well ({_words(of_gpu)}), and this cluster keeps no device taints to say so"
+            )
+            devices = ()
+        gpus.append(tuple(_tainted(device, of_gpu, features) for device in devices))
     return Offer(
-        devices=tuple(_vgpu(gpu, inventory) for gpu in inventory.gpus if gpu.uuid not in reasons),
-        withheld=tuple(reasons.values()),
+        gpus=tuple(gpus),
+        counter_sets=tuple(_counter_set(gpu) for gpu in inventory.gpus) if features.has_counters else (),
+        withheld=tuple(withheld),
     )
 
 
-def semver(version: str) -> str | None:
-    """A driver's version as the API takes it: three numbers without leading zeros ("550.90.07" is 550.90.7), or nothing."""
-    match = _VERSION_FORM.match(version)
-    return ".".join(str(int(part or 0)) for part in match.groups()) if match else None
+def _devices(gpu: Gpu, inventory: Inventory, *, rules: OfferRules, features: Features) -> Iterator[Document | str]:
+    """The devices of one GPU, and a sentence in the place of each that cannot be offered."""
+    if gpu.is_mig:
+        # The driver lets nothing run on the GPU as a whole, so that neither it nor a share of it is there. Devices that exist lie
+        # side by side; what they cost is said all the same, so that a reader finds one rule.
+        for mig in gpu.mig_devices:
+            device = device_documents.mig(mig, gpu, inventory)
+            yield {**device, **_price(gpu, range(mig.start, mig.start + mig.size), features)}
+        return
+    # Both, where the scheduler sees that each costs the whole GPU; else the one that the operator chose.
+    kinds = (DeviceKind.VGPU, DeviceKind.GPU) if features.has_counters else (rules.kind_without_counters,)
+    price = _price(gpu, range(_MEMORY_SLICES), features)
+    for kind in kinds:
+        if kind is DeviceKind.GPU:
+            yield {**device_documents.whole(gpu, inventory), **price}
+        else:
+            # One that the API server cannot take would cost the whole slice; one that Prepare refuses, every pod that gets it.
+            reason = _reason_not_to_share(gpu, rules)
+            yield reason or {**device_documents.vgpu(gpu, inventory, ratios=rules.ratios), **price}
 
 
-def _reason_to_withhold(gpu: Gpu) -> str | None:
-    # One device that the API server cannot take would cost the whole slice; one that Prepare refuses, every pod that gets it.
+def _reason_not_to_share(gpu: Gpu, rules: OfferRules) -> str | None:
     if not gpu.has_slot:
-        return f"GPU {gpu.uuid} has index {gpu.index}; the limits file has slots 0 to {container_abi.MAX_DEVICES - 1}"
-    if gpu.memory_bytes < 2 * _STEP_BYTES:
-        return f"GPU {gpu.uuid} has {gpu.memory_bytes} bytes of memory"
+        return (
+            f"shares of GPU {gpu.uuid}: it has index {gpu.index}; the limits file has slots 0 to {container_abi.MAX_DEVICES - 1}"
+        )
+    shared_bytes = rules.ratios.memory_bytes(gpu.memory_bytes)
+    if shared_bytes < _LEAST_SHARED_BYTES:
+        return f"shares of GPU {gpu.uuid}: there are {shared_bytes} bytes of memory to give away"
     return None
 
 
-def _vgpu(gpu: Gpu, inventory: Inventory) -> Document:
-    memory = f"{gpu.memory_bytes // _STEP_BYTES}Mi"  # value, maximum and default all lie on the grid
-    return {
-        "name": str(gpu.vgpu_device),
-        "allowMultipleAllocations": True,
-        "attributes": {
-            "type": {"string": "vgpu"},
-            "coreRatio": {"int": WHOLE_CORES_PERCENT},
-            "memoryRatio": {"int": WHOLE_CORES_PERCENT},
-            **_attributes(gpu, inventory),
-        },
-        "capacity": {
-            # What a claim omits is the whole.
-            "cores": _capacity(str(WHOLE_CORES_PERCENT), lowest="0", step="1"),
-            "memory": _capacity(memory, lowest="1Mi", step="1Mi"),
-        },
-    }
+def _counter_set(gpu: Gpu) -> Document:
+    """The memory slices of a GPU. Which devices can be side by side is decided by these alone: MIG devices that exist have their
+    other units already, so that counting those too could only refuse what the hardware allows.
+    """
+    return {"name": _counter_set_name(gpu), "counters": _counters(range(_MEMORY_SLICES))}
 
 
-def _capacity(value: str, *, lowest: str, step: str) -> Document:
-    return {"value": value, "requestPolicy": {"default": value, "validRange": {"min": lowest, "max": value, "step": step}}}
+def _price(gpu: Gpu, slices: range, features: Features) -> Mapping[str, object]:
+    if not features.has_counters:
+        return {}
+    return {"consumesCounters": [{"counterSet": _counter_set_name(gpu), "counters": _counters(slices)}]}
 
 
-def _attributes(gpu: Gpu, inventory: Inventory) -> dict[str, Document]:
-    """What every device of a GPU says of it, whatever its type."""
-    traits = gpu.traits
-    found: dict[str, Document | None] = {
-        "uuid": _text(gpu.uuid.lower()),
-        "minor": _whole(gpu.minor),
-        "productName": _text(gpu.name),
-        "brand": _text(traits.brand),
-        "architecture": _text(traits.architecture),
-        "cudaComputeCapability": _pair(traits.compute_capability),
-        "driverVersion": _version(semver(inventory.driver_version)),
-        "cudaDriverVersion": _pair(inventory.cuda_version),
-        f"{_STANDARD}/pciBusID": _text(traits.pci_bus_id),
-        f"{_STANDARD}/pcieRoot": _text(traits.pcie_root),
-        f"{_STANDARD}/numaNode": _whole(traits.numa_node),
-    }
-    return {name: value for name, value in found.items() if value is not None}
+def _counters(slices: range) -> Document:
+    return {f"memory-slice-{i}": {"value": "1"} for i in slices}
 
 
-def _text(value: str | None) -> Document | None:
-    return {"string": value} if value and len(value) <= _MAX_TEXT else None
+def _counter_set_name(gpu: Gpu) -> str:
+    """Source: vgpu-manager pkg/kubeletplugin/partitions.go."""
+    return f"gpu-{gpu.minor}-counter-set"
 
 
-def _whole(value: int | None) -> Document | None:
-    return None if value is None else {"int": value}
+def _tainted(device: Document, taints: tuple[Taint, ...], features: Features) -> Document:
+    shown = [t for t in taints if t.effect is not TaintEffect.NONE or features.has_informing_taints]
+    if not shown or not features.has_taints:
+        return device
+    # What keeps claims away comes first: the API takes so many and no more.
+    shown.sort(key=lambda taint: taint.effect is TaintEffect.NONE)
+    return {**device, "taints": [_taint(taint) for taint in shown[:_MOST_TAINTS]]}
 
 
-def _pair(value: tuple[int, int] | None) -> Document | None:
-    return None if value is None else _version(f"{value[0]}.{value[1]}.0")
+def _taint(taint: Taint) -> Document:
+    return {"key": taint.key, "effect": str(taint.effect)} | ({"value": taint.value} if taint.value else {})
 
 
-def _version(value: str | None) -> Document | None:
-    return {"version": value} if value and len(value) <= _MAX_TEXT else None
+def _words(taints: tuple[Taint, ...]) -> str:
+    return ", ".join(f"{taint.key}={taint.value}" if taint.value else taint.key for taint in taints)

@@ -11,11 +11,23 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from vgpu_dra import inventory
-from vgpu_dra.slice_documents import GROUP_VERSION, KIND, Create, Delete, Document, Replace, StoredSlice, Write, differences
+from vgpu_dra.slice_documents import (
+    GROUP_VERSION,
+    KIND,
+    Create,
+    Delete,
+    Document,
+    Replace,
+    StoredSlice,
+    Write,
+    differences,
+    with_times_of,
+)
 from vgpu_state.ids import NodeName
 
-# The API takes 128, and 64 as soon as one device has a taint: a pool must not fail on its first taint.
+# The API takes 128, and 64 as soon as one device has a taint or costs something: a pool must not fail on its first taint.
 DEVICES_PER_SLICE = 64
+COUNTER_SETS_PER_SLICE = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,17 +50,23 @@ class Plan:
     writes: tuple[Write, ...]
 
 
-def contents(devices: Sequence[Document]) -> tuple[Document, ...]:
-    """What each slice of the pool holds. Without a device one empty slice says "the driver is up, nothing here"."""
-    chunks = [devices[i : i + DEVICES_PER_SLICE] for i in range(0, len(devices), DEVICES_PER_SLICE)] or [()]
-    return tuple({"devices": list(chunk)} for chunk in chunks)
+def contents(gpus: Sequence[Sequence[Document]], counter_sets: Sequence[Document] = ()) -> tuple[Document, ...]:
+    """What each slice of the pool holds: first the budgets, then the devices, those of each GPU in slices of their own.
+
+    What becomes of one GPU so changes one slice, which leaves the pool its generation. A GPU without devices has an empty slice,
+    so that the others keep their places; without a GPU one empty slice says "the driver is up, nothing here".
+    """
+    budgets = [{"sharedCounters": list(chunk)} for chunk in _chunks(counter_sets, COUNTER_SETS_PER_SLICE)]
+    devices = [{"devices": list(chunk)} for one in gpus or [()] for chunk in _chunks(one, DEVICES_PER_SLICE) or [()]]
+    return (*budgets, *devices)
 
 
 def plan_pool(wishes: Sequence[Document], *, stored: Iterable[StoredSlice], owner: PoolOwner) -> Plan:
     """What makes the pool hold `wishes`, slice by slice in this order, with the fewest writes.
 
     The generation stays when no slice is missing and at most one differs, since one write is seen as a whole; otherwise it
-    rises and every slice is written. Slices that are not of this pool, repeated or under another name are deleted.
+    rises and every slice is written. Slices that are not of this pool, repeated or under another name are deleted. The slices are
+    written in their order, so that the pool is not complete before the budgets of its devices are there.
     """
     kept, obsolete = _match(tuple(stored), names=[generate_name(i, owner.node) for i in range(len(wishes))], pool=owner.node)
     newest = max((s.generation for s in (*kept.values(), *obsolete) if s.pool == owner.node), default=0)
@@ -64,8 +82,12 @@ def plan_pool(wishes: Sequence[Document], *, stored: Iterable[StoredSlice], owne
         generation=generation,
         writes=(
             *(Delete(stored=s) for s in obsolete),
-            *(Replace(stored=kept[i], document=_replaced(kept[i], spec=specs[i], owner=owner)) for i in sorted(changed)),
-            *(Create(document=_created(i, spec=specs[i], owner=owner)) for i in missing),
+            *(
+                Replace(stored=kept[i], document=_replaced(kept[i], spec=specs[i], owner=owner))
+                if i in kept
+                else Create(document=_created(i, spec=specs[i], owner=owner))
+                for i in sorted({*changed, *missing})
+            ),
         ),
     )
 
@@ -78,6 +100,10 @@ def content(spec: Document) -> Document:
 def generate_name(index: int, node: NodeName) -> str:
     """The beginning of a slice's name. The index comes first: the scheduler goes by name, and the API server cuts at the end."""
     return f"{index:05x}-{inventory.DRIVER}-{node}-"
+
+
+def _chunks(items: Sequence[Document], size: int) -> list[Sequence[Document]]:
+    return [items[i : i + size] for i in range(0, len(items), size)]
 
 
 def _match(
@@ -107,7 +133,7 @@ def _differs(spec: Document, stored: StoredSlice, owner: PoolOwner) -> bool:
 
 def _replaced(stored: StoredSlice, *, spec: Document, owner: PoolOwner) -> Document:
     metadata: Mapping[str, object] = {**stored.document["metadata"], "ownerReferences": owner.references}
-    return {**stored.document, "metadata": metadata, "spec": spec}
+    return {**stored.document, "metadata": metadata, "spec": with_times_of(spec, stored.spec)}
 
 
 def _created(index: int, *, spec: Document, owner: PoolOwner) -> Document:
