@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 
 from vgpu_dra.policy.limits import container_limits
+from vgpu_dra.rules import Ratios
 from vgpu_state import vgpu_config
-from vgpu_state.claims import Consumed, PodRef, PreparedVgpu
+from vgpu_state.claims import Binding, ComputePolicy, Consumed, PodRef, PreparedVgpu
 from vgpu_state.ids import ContainerName
-from vgpu_testkit.dra_values import CLAIM, GIB, INVENTORY, POD, SERVER, TRAINER, gpu_uuid
+from vgpu_testkit.dra_values import BINDING, GIB, INVENTORY, POD, RECORD, SERVER, TRAINER, gpu_uuid
 
+WHOLE = Ratios()
 GOLDEN = Path(__file__).parent / "vgpu_config"
 LONG_NAMES = PodRef(uid=POD.uid, namespace="b" * 63, name="a" * 60 + "0123456789")
 
@@ -36,8 +38,10 @@ def share(index: int, *, memory_gib: int, cores: int) -> PreparedVgpu:
     return replace(TRAINER, gpu_uuid=gpu_uuid(index), consumed=Consumed(cores_percent=cores, memory_bytes=memory_gib * GIB))
 
 
-def encoded(*shares: PreparedVgpu, pod: PodRef = POD, container: str = "train") -> bytes:
-    limits = container_limits(shares, claim=CLAIM, pod=pod, container=ContainerName(container), inventory=INVENTORY)
+def encoded(
+    *shares: PreparedVgpu, holder: Binding = BINDING, policy: ComputePolicy = ComputePolicy.FIXED, ratios: Ratios = WHOLE
+) -> bytes:
+    limits = container_limits(shares, record=replace(RECORD, policy=policy), holder=holder, inventory=INVENTORY, ratios=ratios)
     return vgpu_config.encode_limits(limits)
 
 
@@ -55,24 +59,58 @@ def test_limits_of_shares_equal_the_hand_written_file(name: str, shares: list[Pr
 
 
 def test_long_names_are_cut_as_in_the_hand_written_file() -> None:
-    written = encoded(share(0, memory_gib=8, cores=30), pod=LONG_NAMES, container="c" * 62 + "d")
+    holder = replace(BINDING, pod=LONG_NAMES, container=ContainerName("c" * 62 + "d"))
+
+    written = encoded(share(0, memory_gib=8, cores=30), holder=holder)
 
     assert written == golden("long-names")
 
 
 def test_name_is_cut_before_a_character_that_does_not_fit_whole() -> None:
-    limits = container_limits(
-        [SERVER],
-        claim=CLAIM,
-        pod=replace(POD, namespace="n" * 62 + "ü"),
-        container=ContainerName("train"),
-        inventory=INVENTORY,
-    )
+    written = encoded(SERVER, holder=replace(BINDING, pod=replace(POD, namespace="n" * 62 + "ü")))
 
-    assert vgpu_config.encode_limits(limits)[240:304] == b"n" * 62 + b"\0\0"
+    assert written[240:304] == b"n" * 62 + b"\0\0"
 
 
-@pytest.mark.parametrize("name", ["one-share", "two-gpus", "summed-and-capped", "unlimited-cores", "long-names"])
+@pytest.mark.parametrize(
+    ("name", "policy", "ratios"),
+    [
+        ("one-share", ComputePolicy.FIXED, WHOLE),
+        ("balance", ComputePolicy.BALANCE, WHOLE),
+        ("none", ComputePolicy.NONE, WHOLE),
+        ("oversold", ComputePolicy.FIXED, Ratios(memory_percent=200)),
+    ],
+)
+def test_limits_under_a_policy_and_a_ratio_equal_the_hand_written_file(name: str, policy: ComputePolicy, ratios: Ratios) -> None:
+    assert encoded(share(0, memory_gib=8, cores=30), policy=policy, ratios=ratios) == golden(name)
+
+
+@pytest.mark.parametrize(
+    ("policy", "fields"),
+    [
+        (ComputePolicy.FIXED, {"hard_core": 30, "soft_core": 30, "core_limit": 1, "hard_limit": 1}),
+        (ComputePolicy.BALANCE, {"hard_core": 30, "soft_core": 100, "core_limit": 1, "hard_limit": 0}),
+        (ComputePolicy.NONE, {"hard_core": 100, "soft_core": 100, "core_limit": 0, "hard_limit": 0}),
+    ],
+)
+def test_c_program_reads_back_what_the_policy_says(
+    native: Path, tmp_path: Path, policy: ComputePolicy, fields: dict[str, int]
+) -> None:
+    slot = dump(native, tmp_path, encoded(share(0, memory_gib=8, cores=30), policy=policy))["devices"][0]
+
+    assert {name: slot[name] for name in fields} == fields
+
+
+def test_c_program_reads_back_oversold_memory(native: Path, tmp_path: Path) -> None:
+    slot = dump(native, tmp_path, encoded(share(0, memory_gib=120, cores=30), ratios=Ratios(memory_percent=200)))["devices"][0]
+
+    assert (slot["total_memory"], slot["real_memory"], slot["memory_oversold"]) == (128849018880, 64424509440, 1)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["one-share", "two-gpus", "summed-and-capped", "unlimited-cores", "long-names", "balance", "none", "oversold"],
+)
 def test_decoded_file_encodes_to_the_same_bytes(name: str) -> None:
     assert vgpu_config.encode_limits(vgpu_config.decode_limits(golden(name))) == golden(name)
 
@@ -84,8 +122,20 @@ def test_decoded_file_has_the_slots_in_use() -> None:
     assert (limits.pod_namespace, limits.container_name) == ("research", "train")
     assert (limits.driver_version, limits.cuda_version, limits.compatibility_mode) == ("550.90.07", (12, 4), 236)
     assert dict(limits.slots) == {
-        1: vgpu_config.Slot(uuid="GPU-5e5a3bb1-7d0c-4d58-9c1a-000000000001", memory_bytes=8589934592, cores_percent=20),
-        5: vgpu_config.Slot(uuid="GPU-5e5a3bb1-7d0c-4d58-9c1a-000000000005", memory_bytes=42949672960, cores_percent=50),
+        1: vgpu_config.Slot(
+            uuid="GPU-5e5a3bb1-7d0c-4d58-9c1a-000000000001",
+            memory_bytes=8589934592,
+            real_memory_bytes=8589934592,
+            cores_percent=20,
+            ceiling_percent=20,
+        ),
+        5: vgpu_config.Slot(
+            uuid="GPU-5e5a3bb1-7d0c-4d58-9c1a-000000000005",
+            memory_bytes=42949672960,
+            real_memory_bytes=42949672960,
+            cores_percent=50,
+            ceiling_percent=50,
+        ),
     }
 
 

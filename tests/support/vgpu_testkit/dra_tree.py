@@ -109,8 +109,15 @@ class DraTree:
 
     def claims_on(self, files: ClaimFiles) -> PreparedClaims:
         """Prepare and Unprepare over other files than the tree's own."""
+        return self._claims(self.ledger, files)
+
+    def claims_of(self, ledger: Ledger) -> PreparedClaims:
+        """Prepare and Unprepare by what a successor of the process knows."""
+        return self._claims(ledger, self.tree)
+
+    def _claims(self, ledger: Ledger, files: ClaimFiles) -> PreparedClaims:
         return PreparedClaims(
-            ledger=self.ledger,
+            ledger=ledger,
             files=files,
             node=self.node,
             still_runs=self.partitions.still_runs,

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from vgpu_dra.allocation import AllocatedResult, parse_allocation
+from vgpu_dra.allocation import AllocatedResult, Allocation, parse_allocation
+from vgpu_state.claims import ComputePolicy
 from vgpu_state.errors import MalformedInput, PreconditionFailed, VgpuError
 from vgpu_state.ids import ClaimUid, DeviceName, PoolName, RequestName, ShareId
 from vgpu_testkit.dra_values import CLAIM, CLAIM_UID
@@ -68,6 +69,60 @@ def test_admin_access_is_the_results_own(given: bool | None, expected: bool) -> 
     assert (first.has_admin_access, second.has_admin_access) == (expected, False)
 
 
+def annotated(annotations: dict[str, Any]) -> Allocation:
+    return parse_allocation(claim(RESULT, annotations=annotations), expected_uid=CLAIM_UID)
+
+
+@pytest.mark.parametrize(
+    ("annotations", "policy"),
+    [
+        ({}, ComputePolicy.FIXED),
+        ({"nvidia.com/vgpu-compute-policy": "balance"}, ComputePolicy.BALANCE),
+        ({"manager.nvidia.com/vgpu-compute-policy": "none"}, ComputePolicy.NONE),
+        ({"example.com/vgpu-compute-policy": "fixed"}, ComputePolicy.FIXED),
+        ({"vgpu-compute-policy": "none", "example.com/other-vgpu-compute-policy": "none"}, ComputePolicy.FIXED),
+        ({"a.com/vgpu-compute-policy": "none", "b.com/vgpu-compute-policy": "balance"}, ComputePolicy.BALANCE),
+    ],
+)
+def test_compute_policy_is_the_annotations(annotations: dict[str, Any], policy: ComputePolicy) -> None:
+    allocation = annotated(annotations)
+
+    assert (allocation.policy, allocation.remarks) == (policy, ())
+
+
+@pytest.mark.parametrize("value", ["Balance", "", 5])
+def test_unknown_compute_policy_is_fixed_and_remarked(value: Any) -> None:
+    allocation = annotated({"a.com/vgpu-compute-policy": value, "b.com/vgpu-compute-policy": "none"})
+
+    assert allocation.policy is ComputePolicy.FIXED
+    assert allocation.remarks == (
+        f"annotation a.com/vgpu-compute-policy is '{value}'; expected one of fixed, balance, none: taken as fixed",
+    )
+
+
+def test_claim_with_a_deletion_time_is_being_deleted() -> None:
+    deleted = parse_allocation(claim(RESULT, deletionTimestamp="2026-11-30T02:00:00Z"), expected_uid=CLAIM_UID)
+
+    assert deleted.is_being_deleted
+    assert not annotated({}).is_being_deleted
+
+
+def configured(*entries: Any) -> dict[str, Any]:
+    doc = claim(RESULT)
+    doc["status"]["allocation"]["devices"]["config"] = list(entries)
+    return doc
+
+
+def test_configuration_of_ours_comes_with_the_allocation() -> None:
+    ours = {"apiVersion": "resource.nvidia.com/v1beta1", "kind": "GpuConfig"}
+    entry = {"source": "FromClaim", "opaque": {"driver": "manager.nvidia.com", "parameters": ours}}
+    other = {"source": "FromClaim", "opaque": {"driver": "gpu.example.com", "parameters": None}}
+
+    (config,) = parse_allocation(configured(other, entry), expected_uid=CLAIM_UID).configs
+
+    assert (config.kind, config.where) == ("GpuConfig", "status.allocation.devices.config[1]")
+
+
 @pytest.mark.parametrize(
     ("doc", "kind", "words"),
     [
@@ -123,6 +178,22 @@ def test_admin_access_is_the_results_own(given: bool | None, expected: bool) -> 
             claim({**RESULT, "consumedCapacity": {"memory": "much"}}),
             MalformedInput,
             f"{FIRST}: consumedCapacity.memory is 'much'; expected a quantity such as 8Gi or 30",
+        ),
+        (
+            configured({"source": "FromClaim", "opaque": {"driver": "manager.nvidia.com", "parameters": {"kind": "GpuConfig"}}}),
+            MalformedInput,
+            f"{WHO} status.allocation.devices.config[0].opaque.parameters.apiVersion is missing; expected "
+            "resource.nvidia.com/v1beta1",
+        ),
+        (
+            configured(5),
+            MalformedInput,
+            f"ResourceClaim {CLAIM_UID}: field config holds something that is no object",
+        ),
+        (
+            claim(RESULT, annotations=[]),
+            MalformedInput,
+            f"ResourceClaim {CLAIM_UID}: field annotations is of type list; expected an object",
         ),
         (
             claim({**RESULT, "consumedCapacity": []}),

@@ -112,7 +112,6 @@ async def test_claim_that_does_not_exist_is_refused_for_good(claims: ApiClaims) 
 @pytest.mark.parametrize(
     ("code", "reason", "words"),
     [
-        (403, "Forbidden", "API server refused ResourceClaim research/two-workers: 403 "),
         (429, "TooManyRequests", f"API server cannot answer GET {ROUTE}: 429 "),
         (500, "InternalError", f"API server cannot answer GET {ROUTE}: 500 "),
     ],
@@ -126,6 +125,16 @@ async def test_refusal_of_the_server_is_asked_again(
     api.answer = refuse
 
     assert (await refusal(claims)).startswith(words)
+
+
+async def test_refusal_that_only_people_can_change_is_refused_for_good(api: ApiServer, claims: ApiClaims) -> None:
+    async def forbid(_: web.Request) -> web.StreamResponse:
+        return status(403, "Forbidden")
+
+    api.answer = forbid
+
+    with pytest.raises(PreconditionFailed, match=r"^API server refused ResourceClaim research/two-workers: 403 "):
+        await claims.fetch(CLAIM)
 
 
 async def test_connection_that_breaks_is_asked_again(api: ApiServer, claims: ApiClaims) -> None:

@@ -9,13 +9,16 @@ from typing import Any
 
 import pytest
 
-from vgpu_dra import debug
+from vgpu_dra import debug, startup
 from vgpu_dra.allocation import Allocation
-from vgpu_state.claims import ClaimRecord, PreparedResult
+from vgpu_dra.ledger import Ledger
+from vgpu_state.claims import ClaimRecord, ClaimRef, Consumed, PreparedResult
 from vgpu_state.errors import PreconditionFailed
+from vgpu_state.ids import ClaimUid
 from vgpu_testkit.dra_tree import DraTree, allocated
-from vgpu_testkit.dra_values import CLAIM, CLAIM_UID, FACTS, SESSION, SLICE, TRAINER, WHOLE, gpu_node
+from vgpu_testkit.dra_values import BOOT_ID, CLAIM, CLAIM_UID, FACTS, GIB, SESSION, SLICE, TRAINER, WHOLE, gpu_node
 
+OTHER = ClaimRef(namespace="team-b", name="batch", uid=ClaimUid("11111111-8f0a-4f57-9d0e-6a6d1b2c7e10"))
 WHO = "claim research/two-workers (3f0c1f6e-8f0a-4f57-9d0e-6a6d1b2c7e10)"
 
 
@@ -137,3 +140,38 @@ def test_debug_output_shows_every_device_and_the_unused_grants_of_shares(node: D
 
     assert shown["devices"] == ["trainer=vgpu-5", "solver=gpu-2", "tester=gpu-3-mig-19-2-1"]
     assert shown["unused_grants"] == ["trainer"]
+
+
+def test_quarantined_claim_keeps_the_gpus_of_its_cdi_file_from_others(node: DraTree) -> None:
+    prepare(node, TRAINER, WHOLE)
+    Path(node.agent.record(CLAIM_UID)).write_bytes(b"torn")
+    ledger = Ledger()
+    startup.recover(node.tree, node.reader, ledger, boot_id=BOOT_ID, clock=lambda: 0.0)
+    claims = node.claims_of(ledger)
+    other = Allocation(claim=OTHER, results=(allocated(replace(TRAINER, consumed=Consumed(cores_percent=1, memory_bytes=GIB))),))
+
+    with pytest.raises(PreconditionFailed) as refusal:
+        claims.prepare(other, asked_at_s=1000.0)
+    claims.unprepare(CLAIM_UID)
+    claims.prepare(other, asked_at_s=1000.0)
+
+    assert str(refusal.value) == (
+        "claim team-b/batch (11111111-8f0a-4f57-9d0e-6a6d1b2c7e10) request trainer: GPU "
+        f"{TRAINER.gpu_uuid} counts as fully used by claim {CLAIM_UID}, which is quarantined; delete its pods to unprepare it"
+    )
+    assert ledger.quarantined_gpus == {}
+
+
+def test_quarantined_claim_without_a_cdi_file_keeps_nothing_from_others(node: DraTree) -> None:
+    """Nobody knows its GPUs; to take all of them for used would cost the node for one file."""
+    prepare(node, TRAINER)
+    Path(node.agent.record(CLAIM_UID)).write_bytes(b"torn")
+    for spec in node.cdi_dir.iterdir():
+        spec.unlink()
+    ledger = Ledger()
+    startup.recover(node.tree, node.reader, ledger, boot_id=BOOT_ID, clock=lambda: 0.0)
+
+    record = node.claims_of(ledger).prepare(Allocation(claim=OTHER, results=(allocated(TRAINER),)), asked_at_s=1000.0)
+
+    assert list(ledger.quarantined) == [CLAIM_UID]
+    assert record.claim == OTHER

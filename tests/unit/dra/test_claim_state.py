@@ -13,7 +13,7 @@ from vgpu_dra.allocation import Allocation
 from vgpu_dra.claim_state import mint_nonce
 from vgpu_dra.effects.claims_tree import ClaimsTree
 from vgpu_state.claims import Binding, ClaimRecord, ClaimRef, ClaimState
-from vgpu_state.errors import NotReady, PreconditionFailed, StorageFailed
+from vgpu_state.errors import NotReady, PreconditionFailed, StorageFailed, Superseded
 from vgpu_state.ids import ClaimUid
 from vgpu_testkit.dra_tree import ALLOCATION, DraTree
 from vgpu_testkit.dra_values import BINDING, CLAIM_UID, INVENTORY, PARTITION, POD, RUNTIME_ID, h100
@@ -173,7 +173,7 @@ def test_prepare_asked_before_an_unprepare_loses(node: DraTree) -> None:
     node.now_s = 1005.0
     node.claims.unprepare(CLAIM_UID)
 
-    with pytest.raises(NotReady) as refusal:
+    with pytest.raises(Superseded) as refusal:
         prepare(node, asked_at_s=1004.0)
 
     assert str(refusal.value) == f"{WHO} was unprepared while it was being prepared; kubelet may ask again"
@@ -290,7 +290,8 @@ def test_cdi_file_follows_a_gpu_that_got_another_minor(node: DraTree) -> None:
 def _claims(count: int) -> Iterator[Allocation]:
     for number in range(count):
         uid = ClaimUid(f"{number:08x}-8f0a-4f57-9d0e-6a6d1b2c7e10")
-        yield replace(ALLOCATION, claim=ClaimRef(namespace="research", name=f"claim-{number}", uid=uid))
+        small = tuple(replace(r, cores_percent=5, memory_bytes=4 << 30) for r in ALLOCATION.results)  # all fit at once
+        yield replace(ALLOCATION, claim=ClaimRef(namespace="research", name=f"claim-{number}", uid=uid), results=small)
 
 
 def test_claims_that_come_and_go_in_many_threads_do_not_disturb_each_other(node: DraTree) -> None:

@@ -15,7 +15,7 @@ from vgpu_dra.api_errors import ApiAway, ApiConflict, ApiExpired, ApiNotFound, A
 from vgpu_dra.effects.api_claims import ApiClaims
 from vgpu_dra.effects.kube_api import KubeApi
 from vgpu_state.claims import ClaimRef
-from vgpu_state.errors import NotReady, PreconditionFailed
+from vgpu_state.errors import PreconditionFailed
 from vgpu_testkit.dra_values import CLAIM_UID
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -155,9 +155,3 @@ async def test_a_claims_name_leads_nowhere_else() -> None:
             await ApiClaims(api).fetch(ClaimRef(namespace="a/b", name="../c", uid=CLAIM_UID))
 
     assert asked == ["/apis/resource.k8s.io/v1/namespaces/a%2Fb/resourceclaims/..%2Fc"]
-
-
-async def test_a_claim_that_may_not_be_read_is_asked_for_again() -> None:
-    async with answering(always(403, json.dumps({"message": "forbidden"}))) as api:
-        with pytest.raises(NotReady, match="403 forbidden"):
-            await ApiClaims(api).fetch(ClaimRef(namespace="a", name="b", uid=CLAIM_UID))

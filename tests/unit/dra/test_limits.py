@@ -10,17 +10,24 @@ from hypothesis import strategies as st
 
 from vgpu_dra.inventory import Inventory
 from vgpu_dra.policy.limits import container_limits
-from vgpu_state.claims import Consumed, PreparedVgpu
+from vgpu_dra.rules import Ratios
+from vgpu_state.claims import ComputePolicy, Consumed, PreparedVgpu
 from vgpu_state.errors import PreconditionFailed
-from vgpu_state.ids import ContainerName
 from vgpu_state.vgpu_config import Limits, Slot
-from vgpu_testkit.dra_values import CLAIM, GIB, INVENTORY, POD, SERVER, TRAINER, gpu_uuid, h100
+from vgpu_testkit.dra_values import BINDING, GIB, INVENTORY, RECORD, SERVER, TRAINER, gpu_uuid, h100
 
+WHOLE = Ratios()
 WHO = "claim research/two-workers (3f0c1f6e-8f0a-4f57-9d0e-6a6d1b2c7e10)"
 
 
-def limits(*shares: PreparedVgpu, inventory: Inventory = INVENTORY) -> Limits:
-    return container_limits(shares, claim=CLAIM, pod=POD, container=ContainerName("train"), inventory=inventory)
+def limits(
+    *shares: PreparedVgpu,
+    inventory: Inventory = INVENTORY,
+    policy: ComputePolicy = ComputePolicy.FIXED,
+    ratios: Ratios = WHOLE,
+) -> Limits:
+    record = replace(RECORD, policy=policy)
+    return container_limits(shares, record=record, holder=BINDING, inventory=inventory, ratios=ratios)
 
 
 def share(cores: int, memory: int) -> PreparedVgpu:
@@ -29,8 +36,20 @@ def share(cores: int, memory: int) -> PreparedVgpu:
 
 def test_shares_of_two_gpus_have_a_slot_each_at_the_nvml_index() -> None:
     assert limits(TRAINER, SERVER).slots == {
-        5: Slot(uuid="GPU-5e5a3bb1-7d0c-4d58-9c1a-000000000005", memory_bytes=42949672960, cores_percent=50),
-        1: Slot(uuid="GPU-5e5a3bb1-7d0c-4d58-9c1a-000000000001", memory_bytes=8589934592, cores_percent=20),
+        5: Slot(
+            uuid="GPU-5e5a3bb1-7d0c-4d58-9c1a-000000000005",
+            memory_bytes=42949672960,
+            real_memory_bytes=42949672960,
+            cores_percent=50,
+            ceiling_percent=50,
+        ),
+        1: Slot(
+            uuid="GPU-5e5a3bb1-7d0c-4d58-9c1a-000000000001",
+            memory_bytes=8589934592,
+            real_memory_bytes=8589934592,
+            cores_percent=20,
+            ceiling_percent=20,
+        ),
     }
 
 
@@ -58,6 +77,58 @@ def test_slot_never_exceeds_the_card_and_holds_each_share(shares: list[tuple[int
 
     assert max(m for _, m in shares) <= slot.memory_bytes <= 85520809984
     assert max(c for c, _ in shares) <= slot.cores_percent <= 100
+
+
+@pytest.mark.parametrize(
+    ("policy", "cores", "expected"),
+    [
+        (ComputePolicy.FIXED, 30, (30, 30)),
+        (ComputePolicy.FIXED, 0, (0, 0)),
+        (ComputePolicy.BALANCE, 30, (30, 100)),
+        (ComputePolicy.BALANCE, 100, (100, 100)),
+        (ComputePolicy.BALANCE, 0, (0, 0)),
+        (ComputePolicy.NONE, 30, (100, 100)),
+        (ComputePolicy.NONE, 0, (100, 100)),
+    ],
+)
+def test_policy_says_what_the_percent_means(policy: ComputePolicy, cores: int, expected: tuple[int, int]) -> None:
+    (slot,) = limits(share(cores, GIB), policy=policy).slots.values()
+
+    assert (slot.cores_percent, slot.ceiling_percent) == expected
+
+
+@pytest.mark.parametrize(
+    ("ratio", "asked_gib", "expected"),
+    [
+        (100, 40, (42949672960, 42949672960)),
+        (200, 40, (42949672960, 21474836480)),
+        (200, 120, (128849018880, 64424509440)),
+        (200, 200, (171041619968, 85520809984)),
+        (150, 3, (3221225472, 2147483648)),
+        (50, 40, (42759880704, 42759880704)),
+    ],
+)
+def test_oversold_memory_lies_on_the_gpu_in_the_same_part_for_every_share(
+    ratio: int, asked_gib: int, expected: tuple[int, int]
+) -> None:
+    (slot,) = limits(share(10, asked_gib * GIB), ratios=Ratios(memory_percent=ratio)).slots.values()
+
+    assert (slot.memory_bytes, slot.real_memory_bytes) == expected
+
+
+@given(
+    ratio=st.integers(101, 1000),
+    parts=st.lists(st.integers(1, 100), min_size=1, max_size=8),
+)
+def test_shares_that_fill_an_oversold_gpu_fit_on_it_with_their_real_memory(ratio: int, parts: list[int]) -> None:
+    ratios = Ratios(memory_percent=ratio)
+    whole = ratios.memory_bytes(81559 << 20)
+    sizes = [whole * part // sum(parts) for part in parts]
+
+    slots = [limits(share(1, size), ratios=ratios).slots[5] for size in sizes if size]
+
+    assert sum(slot.memory_bytes for slot in slots) <= whole
+    assert sum(slot.real_memory_bytes for slot in slots) <= 81559 << 20
 
 
 def test_gpu_that_is_gone_is_refused() -> None:

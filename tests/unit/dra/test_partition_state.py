@@ -93,7 +93,13 @@ def test_ensure_makes_a_partition_with_the_containers_limits(node: DraTree, fact
     assert (assigned.claim_uid, assigned.partition, assigned.is_new) == (CLAIM_UID, PARTITION, True)
     limits = vgpu_config.decode_limits(claims_path(node, f"{CONFIG}/vgpu.config").read_bytes())
     assert dict(limits.slots) == {
-        5: vgpu_config.Slot(uuid="GPU-5e5a3bb1-7d0c-4d58-9c1a-000000000005", memory_bytes=42949672960, cores_percent=50)
+        5: vgpu_config.Slot(
+            uuid="GPU-5e5a3bb1-7d0c-4d58-9c1a-000000000005",
+            memory_bytes=42949672960,
+            real_memory_bytes=42949672960,
+            cores_percent=50,
+            ceiling_percent=50,
+        )
     }
     assert (limits.pod_name, limits.container_name) == ("two-workers-0", "train")
     binding = node.binding()

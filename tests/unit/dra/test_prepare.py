@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
+from typing import Any
 
 import pytest
 
 from vgpu_dra.allocation import AllocatedResult, Allocation
+from vgpu_dra.device_config import DeviceConfig, parse_configs
 from vgpu_dra.inventory import Inventory
 from vgpu_dra.policy import prepare
 from vgpu_dra.policy.prepare import NodeNow
 from vgpu_dra.rules import Ratios
-from vgpu_state.claims import AssignmentMode, ClaimRecord, ClaimState, Consumed, PreparedGpu
+from vgpu_state.claims import AssignmentMode, ClaimRecord, ClaimState, ComputePolicy, Consumed, PreparedGpu
 from vgpu_state.errors import MalformedInput, PreconditionFailed
 from vgpu_state.ids import DeviceName, MigUuid, Nonce, PoolName, RequestName, ShareId
 from vgpu_testkit.dra_values import (
@@ -73,9 +75,10 @@ def plan(
     existing: ClaimRecord | None = None,
     inventory: Inventory = INVENTORY,
     ratios: Ratios = RATIOS,
+    **of_claim: Any,
 ) -> ClaimRecord:
     return prepare.plan_prepare(
-        Allocation(claim=CLAIM, results=results),
+        Allocation(claim=CLAIM, results=results, **of_claim),
         existing=existing,
         node=NodeNow(inventory=inventory, ratios=ratios, boot_id=BOOT_ID),
         mint=minting(),
@@ -178,6 +181,75 @@ def test_prepared_claim_whose_mig_device_was_made_anew_is_refused() -> None:
 
     with pytest.raises(PreconditionFailed, match="it must be unprepared first"):
         plan(MIG_DEVICE, existing=existing, inventory=MIG_INVENTORY)
+
+
+def test_policy_of_a_claim_is_in_its_record_and_stays_there() -> None:
+    """What a container has must not change under it with an annotation."""
+    record = plan(FIRST, policy=ComputePolicy.BALANCE)
+
+    assert record.policy is ComputePolicy.BALANCE
+    assert plan(FIRST, existing=record, policy=ComputePolicy.NONE) is record
+
+
+def test_claim_that_is_being_deleted_is_prepared_for_nobody_new() -> None:
+    with pytest.raises(PreconditionFailed) as refusal:
+        plan(FIRST, SECOND, is_being_deleted=True)
+
+    assert str(refusal.value) == f"{WHO} is being deleted: it is not prepared for further pods"
+
+
+def test_prepared_claim_that_is_being_deleted_is_there_for_its_pods() -> None:
+    assert plan(FIRST, SECOND, existing=RECORD, is_being_deleted=True) is RECORD
+
+
+def configs(parameters: dict[str, Any], *requests: str) -> tuple[DeviceConfig, ...]:
+    whole = {"apiVersion": "resource.nvidia.com/v1beta1", **parameters}
+    opaque = {"driver": "manager.nvidia.com", "parameters": whole}
+    return parse_configs([{"source": "FromClaim", "requests": list(requests), "opaque": opaque}])
+
+
+CONFIG = "status.allocation.devices.config[0]"
+TIME_SLICING = {"kind": "GpuConfig", "sharing": {"strategy": "TimeSlicing"}}
+
+
+@pytest.mark.parametrize(
+    ("given", "kind", "words"),
+    [
+        (
+            configs(TIME_SLICING),
+            PreconditionFailed,
+            f"{WHO} {CONFIG}.opaque.parameters.sharing.strategy is TimeSlicing, which needs the feature gate "
+            "TimeSlicingSettings; it is off",
+        ),
+        (
+            configs({"kind": "MigDeviceConfig"}, "solver"),
+            MalformedInput,
+            f"{WHO} {CONFIG}: a MigDeviceConfig cannot be that of request solver, whose device is of type gpu",
+        ),
+    ],
+)
+def test_configuration_that_cannot_be_followed_is_refused(
+    given: tuple[DeviceConfig, ...], kind: type[Exception], words: str
+) -> None:
+    with pytest.raises(kind) as refusal:
+        plan(GPU, configs=given)
+
+    assert str(refusal.value) == words
+
+
+def test_configuration_that_asks_for_nothing_changes_nothing() -> None:
+    assert plan(GPU, configs=configs({"kind": "GpuConfig"})) == plan(GPU)
+
+
+def test_configuration_of_other_devices_is_nothing_to_a_claim() -> None:
+    assert plan(GPU, configs=configs({"kind": "MigDeviceConfig", "sharing": {"strategy": "MPS"}})) == plan(GPU)
+
+
+def test_admin_access_with_a_configuration_is_refused() -> None:
+    with pytest.raises(PreconditionFailed) as refusal:
+        plan(replace(GPU, has_admin_access=True), configs=configs({"kind": "GpuConfig"}))
+
+    assert str(refusal.value) == (f"{WHO} {CONFIG} is for request solver, which has adminAccess: who looks on configures nothing")
 
 
 def test_admin_looks_at_a_gpu_in_mig_mode_too() -> None:

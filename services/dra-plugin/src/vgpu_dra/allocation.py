@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from vgpu_dra import inventory, quantity
+from vgpu_dra.device_config import DeviceConfig, parse_configs
 from vgpu_state import ids, jsonshape
-from vgpu_state.claims import ClaimRef
+from vgpu_state.claims import ClaimRef, ComputePolicy
 from vgpu_state.errors import MalformedInput, PreconditionFailed
 from vgpu_state.ids import ClaimUid, DeviceName, PoolName, RequestName, ShareId
 
+POLICY_ANNOTATION = "/vgpu-compute-policy"  # the end of the key; what stands before it is the installation's
 MAX_RESULTS = 32  # the API's own limit
 
 
@@ -36,10 +38,17 @@ class AllocatedResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocation:
-    """A claim and the results that are this driver's, in the claim's order."""
+    """A claim and the results that are this driver's, in the claim's order.
+
+    `configs` stand with the strongest last. `remarks` are sentences for whoever made the claim: what of it was not understood.
+    """
 
     claim: ClaimRef
     results: tuple[AllocatedResult, ...]
+    configs: tuple[DeviceConfig, ...] = ()
+    policy: ComputePolicy = ComputePolicy.FIXED
+    is_being_deleted: bool = False
+    remarks: tuple[str, ...] = ()
 
 
 def parse_allocation(doc: Mapping[str, Any], *, expected_uid: ClaimUid) -> Allocation:
@@ -50,15 +59,24 @@ def parse_allocation(doc: Mapping[str, Any], *, expected_uid: ClaimUid) -> Alloc
         MalformedInput: a field is missing or not of its form; the message has its path.
     """
     try:
-        claim = _claim(jsonshape.mapping(doc, "metadata"))
+        metadata = jsonshape.mapping(doc, "metadata")
+        claim = _claim(metadata)
         if claim.uid != expected_uid:
             raise PreconditionFailed(
                 f"claim {claim.namespace}/{claim.name} now has uid {claim.uid}, kubelet asks for {expected_uid}: it was replaced"
             )
-        results = _results(doc, claim)
+        devices = _devices(doc, claim)
+        policy, remarks = _policy(metadata)
+        return Allocation(
+            claim=claim,
+            results=_results(devices, claim),
+            configs=_configs(devices, claim),
+            policy=policy,
+            is_being_deleted=metadata.get("deletionTimestamp") is not None,
+            remarks=remarks,
+        )
     except jsonshape.ShapeError as exc:
         raise MalformedInput(f"ResourceClaim {expected_uid}: {exc}") from exc
-    return Allocation(claim=claim, results=results)
 
 
 def _claim(metadata: Mapping[str, Any]) -> ClaimRef:
@@ -69,12 +87,42 @@ def _claim(metadata: Mapping[str, Any]) -> ClaimRef:
         raise MalformedInput(f"ResourceClaim {namespace}/{name}: {exc}") from exc
 
 
-def _results(doc: Mapping[str, Any], claim: ClaimRef) -> tuple[AllocatedResult, ...]:
+def _policy(metadata: Mapping[str, Any]) -> tuple[ComputePolicy, tuple[str, ...]]:
+    """The annotation's policy, the strictest where several say one, and a remark for each that is none.
+
+    What is not understood is FIXED, as upstream has it: the policy that takes least from the GPU's other users.
+    """
+    if metadata.get("annotations") is None:
+        return ComputePolicy.FIXED, ()
+    said = {k: v for k, v in jsonshape.mapping(metadata, "annotations").items() if k.endswith(POLICY_ANNOTATION)}
+    known = [policy for policy in ComputePolicy if policy.value in said.values()]
+    remarks = tuple(
+        f"annotation {key} is {ids.shown(str(value))}; expected one of {', '.join(ComputePolicy)}: taken as {ComputePolicy.FIXED}"
+        for key, value in sorted(said.items())
+        if value not in list(ComputePolicy)
+    )
+    return ComputePolicy.FIXED if remarks or not known else known[0], remarks
+
+
+def _configs(devices: Mapping[str, Any], claim: ClaimRef) -> tuple[DeviceConfig, ...]:
+    if devices.get("config") is None:
+        return ()
+    try:
+        return parse_configs(jsonshape.mappings(devices, "config"))
+    except MalformedInput as exc:
+        raise MalformedInput(f"claim {claim} {exc}") from exc
+
+
+def _devices(doc: Mapping[str, Any], claim: ClaimRef) -> Mapping[str, Any]:
     status = doc.get("status") or {}
     allocation = status.get("allocation") if isinstance(status, dict) else None
     if not isinstance(allocation, dict):
         raise PreconditionFailed(f"claim {claim} is not allocated (status.allocation is empty)")
-    rows = jsonshape.mappings(jsonshape.mapping(allocation, "devices"), "results")
+    return jsonshape.mapping(allocation, "devices")
+
+
+def _results(devices: Mapping[str, Any], claim: ClaimRef) -> tuple[AllocatedResult, ...]:
+    rows = jsonshape.mappings(devices, "results")
     ours = [row for row in rows if row.get("driver") == inventory.DRIVER]
     if not ours:
         raise PreconditionFailed(f"claim {claim} has no allocation result of driver {inventory.DRIVER}")

@@ -7,6 +7,7 @@ of a GPU comes with a grant, the enforcement library and the poison mount; a who
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any, assert_never
@@ -22,6 +23,7 @@ VENDOR = "k8s.manager.nvidia.com"
 KIND = f"{VENDOR}/claim"
 FILE_PREFIX = f"{VENDOR}-claim_"
 FILE_SUFFIX = ".json"
+GPU_NODE = re.compile(r"/dev/nvidia(\d+)\Z", re.ASCII)
 LIBRARY_DIR = "/usr/local/nvidia/lib64"
 
 
@@ -134,6 +136,15 @@ def claim_of_file(name: str) -> str | None:
     if not (name.startswith(FILE_PREFIX) and name.endswith(FILE_SUFFIX)):
         return None
     return name[len(FILE_PREFIX) : -len(FILE_SUFFIX)]
+
+
+def gpu_minors(spec: bytes) -> frozenset[int]:
+    """The GPUs whose nodes a CDI file of ours gives, by minor number; none where it is not to be read."""
+    try:
+        paths = [node["path"] for device in json.loads(spec)["devices"] for node in device["containerEdits"]["deviceNodes"]]
+        return frozenset(int(match.group(1)) for path in paths if (match := GPU_NODE.match(path)))
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return frozenset()
 
 
 def is_temporary(name: str) -> bool:

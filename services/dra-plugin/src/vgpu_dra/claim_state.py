@@ -15,12 +15,12 @@ import structlog
 from vgpu_dra.allocation import Allocation
 from vgpu_dra.inventory import Inventory
 from vgpu_dra.ledger import Ledger
-from vgpu_dra.policy import prepare, reach
+from vgpu_dra.policy import occupancy, prepare, reach
 from vgpu_dra.policy.prepare import NodeNow
 from vgpu_dra.rules import NodeRules
 from vgpu_state import claims
 from vgpu_state.claims import Binding, ClaimRecord
-from vgpu_state.errors import NotReady, PreconditionFailed, VgpuError
+from vgpu_state.errors import NotReady, PreconditionFailed, Superseded, VgpuError
 from vgpu_state.ids import ClaimUid, Nonce
 
 _log = structlog.get_logger()
@@ -73,6 +73,7 @@ class PreparedClaims:
         self._busy_since: dict[ClaimUid, float] = {}
         self._unprepared_at: dict[ClaimUid, float] = {}
         self._tombstones = threading.Lock()  # of all claims, while an operation holds only its own
+        self._deciding = threading.Lock()  # which claim gets the last of a GPU; held for no I/O
 
     def prepare(self, allocation: Allocation, *, asked_at_s: float) -> ClaimRecord:
         """The prepared record; its files are on disk. Repeating it writes nothing.
@@ -85,22 +86,19 @@ class PreparedClaims:
         uid = allocation.claim.uid
         with self._ledger.claim(uid):
             if self._was_unprepared_since(uid, asked_at_s):
-                raise NotReady(f"claim {allocation.claim} was unprepared while it was being prepared; kubelet may ask again")
+                raise Superseded(f"claim {allocation.claim} was unprepared while it was being prepared; kubelet may ask again")
             if (reason := self._ledger.quarantined.get(uid)) is not None:
                 raise PreconditionFailed(f"claim {allocation.claim} is quarantined ({reason}); delete its pods to unprepare it")
             inventory = self._node.inventory()
-            record = prepare.plan_prepare(
-                allocation,
-                existing=self._ledger.records.get(uid),
-                node=NodeNow(inventory=inventory, ratios=self._node.rules.ratios, boot_id=self._node.boot_id),
-                mint=mint_nonce,
-            )
+            now = NodeNow(inventory=inventory, ratios=self._node.rules.ratios, boot_id=self._node.boot_id)
+            record = prepare.plan_prepare(allocation, existing=self._ledger.records.get(uid), node=now, mint=mint_nonce)
             if record.vgpus:
                 self._node.check_library_set()
             if record.state is not claims.ClaimState.PREPARED:
                 reach.check_reachable(record.results, inventory, who=f"claim {allocation.claim}")
             self._busy_since.pop(uid, None)  # the claim is wanted: a later Unprepare waits for what runs then
             spec = self._node.spec(record, inventory)  # before the first effect: a missing device node refuses without a trace
+            self._reserve(record, now)
             return self._apply(record, spec)
 
     def restore_spec(self, uid: ClaimUid) -> bool:
@@ -127,6 +125,21 @@ class PreparedClaims:
             self._remember_unprepared(uid, now)
         return is_forced
 
+    def _reserve(self, record: ClaimRecord, now: NodeNow) -> None:
+        """The record is in the ledger, where the Prepare of every other claim counts it. A prepared one is there already."""
+        if record.state is claims.ClaimState.PREPARED:
+            return
+        with self._deciding:
+            uid = record.claim.uid
+            minors = {minor: u for u, held in list(self._ledger.quarantined_gpus.items()) for minor in held}
+            occupancy.check_free(
+                record,
+                others=[other for u, other in list(self._ledger.records.items()) if u != uid],
+                blocked={gpu.uuid: minors[gpu.minor] for gpu in now.inventory.gpus if gpu.minor in minors},
+                node=now,
+            )
+            self._ledger.records[uid] = record
+
     def _apply(self, record: ClaimRecord, spec: bytes) -> ClaimRecord:
         uid = record.claim.uid
         if record.state is claims.ClaimState.PREPARED:
@@ -135,7 +148,6 @@ class PreparedClaims:
         try:
             # All that undoing needs is in the record before the first side effect.
             self._files.write_record(record)
-            self._ledger.records[uid] = record
             self._files.write_spec(uid, spec)
             done = prepare.completed(record)
             self._files.write_record(done)

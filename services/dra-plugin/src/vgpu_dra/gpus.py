@@ -19,6 +19,10 @@ _log = structlog.get_logger()
 REFRESH_S = 10.0
 
 
+class GpusUnknown(NotReady):
+    """Raised until NVML has answered once: seconds after the start of a node that is well."""
+
+
 class Watcher(Protocol):
     """Who is told how each look ended."""
 
@@ -49,10 +53,10 @@ class Gpus:
         """The cached inventory, also while NVML hangs. A GPU that was there once stays in it, as lost.
 
         Raises:
-            NotReady: it was never read; says why.
+            GpusUnknown: it was never read; says why.
         """
         if self._inventory is None:
-            raise NotReady(f"the GPUs of this node are not known: {self.fault}")
+            raise GpusUnknown(f"the GPUs of this node are not known: {self.fault}")
         return self._inventory
 
     @property

@@ -12,10 +12,12 @@ from typing import Any, Protocol
 
 import structlog
 
-from vgpu_dra import cdi, inventory, wire
+from vgpu_dra import cdi, inventory, patience, wire
 from vgpu_dra.allocation import parse_allocation
 from vgpu_dra.claim_state import PreparedClaims
+from vgpu_dra.gpus import GpusUnknown
 from vgpu_dra.metrics import Metrics
+from vgpu_dra.policy.occupancy import DeviceInUse
 from vgpu_dra.workers import TreeWorkers
 from vgpu_proto import dra_v1, dra_v1beta1, pluginregistration
 from vgpu_state import ids
@@ -24,11 +26,13 @@ from vgpu_state.errors import NotReady, StorageFailed, VgpuError
 
 _log = structlog.get_logger()
 
-FETCH_S = 30.0  # kubelet gives a call 45 s
+# Together below the 45 s that kubelet gives a call; after an error it asks again only a minute later or more.
+FETCH_S = 30.0  # the API server is away, the API server is slow
+TAKE_S = 10.0  # the GPUs are not known yet, or a pod's claim is prepared before that of a pod just deleted is unprepared
 
 
 class ClaimSource(Protocol):
-    """Where ResourceClaims come from."""
+    """Where ResourceClaims come from. NotReady is what may be otherwise in a moment."""
 
     async def fetch(self, claim: ClaimRef) -> Mapping[str, Any]: ...
 
@@ -62,17 +66,25 @@ class DraNode:
 
     async def _prepare(self, ref: ClaimRef) -> ClaimRecord:
         asked_at = self._clock()
+        allocation = parse_allocation(await self._fetch(ref), expected_uid=ref.uid)
+        for remark in allocation.remarks:
+            _log.warning("claim not understood in full", claim_uid=ref.uid, claim=f"{ref.namespace}/{ref.name}", reason=remark)
         try:
-            async with asyncio.timeout(FETCH_S):
-                doc = await self._source.fetch(ref)
-        except TimeoutError as exc:
-            raise NotReady(f"claim {ref}: the claim source did not answer within {FETCH_S:g} s") from exc
-        allocation = parse_allocation(doc, expected_uid=ref.uid)
-        try:
-            return await self._workers.run(lambda: self._claims.prepare(allocation, asked_at_s=asked_at))
+            return await patience.held(
+                lambda: self._workers.run(lambda: self._claims.prepare(allocation, asked_at_s=asked_at)),
+                over=(GpusUnknown, DeviceInUse),
+                for_s=TAKE_S,
+            )
         except StorageFailed:
             self.after_removal()  # what was written of it is in the trash, and a full disk needs the room
             raise
+
+    async def _fetch(self, ref: ClaimRef) -> Mapping[str, Any]:
+        try:
+            async with asyncio.timeout(FETCH_S):
+                return await patience.held(lambda: self._source.fetch(ref), over=(NotReady,), for_s=FETCH_S)
+        except TimeoutError as exc:
+            raise NotReady(f"claim {ref}: the claim source did not answer within {FETCH_S:g} s") from exc
 
     async def _unprepare(self, ref: ClaimRef) -> str:
         if await self._workers.run(lambda: self._claims.unprepare(ref.uid)):

@@ -18,11 +18,15 @@ _REMEMBERED_S = 600.0  # a runtime repeats nothing that late
 
 
 class Ledger:
-    """Records by claim, bindings by claim and partition, runtime ids that were released."""
+    """Records by claim, bindings by claim and partition, runtime ids that were released.
+
+    `quarantined_gpus` are the GPUs of quarantined claims, by minor number, as far as the CDI file of the claim still says.
+    """
 
     def __init__(self) -> None:
         self.records: dict[ClaimUid, ClaimRecord] = {}
         self.quarantined: dict[ClaimUid, str] = {}
+        self.quarantined_gpus: dict[ClaimUid, frozenset[int]] = {}
         self._bindings: dict[ClaimUid, dict[PartitionName, Binding]] = {}
         self._bound_at: dict[RuntimeId, float] = {}
         self._place_by_runtime_id: dict[RuntimeId, tuple[ClaimUid, PartitionName]] = {}
@@ -96,6 +100,7 @@ class Ledger:
         """Notes that a claim with all its partitions is gone."""
         self.records.pop(uid, None)
         self.quarantined.pop(uid, None)
+        self.quarantined_gpus.pop(uid, None)
         for name in self.bindings(uid):
             self.unbind(uid, name, now_s=now_s)
         with self._guard:

@@ -82,7 +82,7 @@ class Partitions:
             if isinstance(plan, partition.Make):
                 reach.check_reachable(results, inventory, who=facts)
                 content = limits.container_limits(
-                    results, claim=record.claim, pod=facts.pod, container=facts.name, inventory=inventory
+                    results, record=record, holder=plan.binding, inventory=inventory, ratios=self._node.rules.ratios
                 )
                 self._make(uid, name, plan, content)
             return Assigned(
@@ -186,7 +186,7 @@ class Partitions:
         granted = [r for r in record.vgpus if r.grant.key in binding.grants]
         try:
             content = limits.container_limits(
-                granted, claim=record.claim, pod=binding.pod, container=binding.container, inventory=self._node.inventory()
+                granted, record=record, holder=binding, inventory=self._node.inventory(), ratios=self._node.rules.ratios
             )
         except VgpuError:
             return True

@@ -72,7 +72,10 @@ def recover(tree: ClaimsTree, reader: ClaimsReader, ledger: Ledger, *, boot_id: 
         for name, binding in bindings.items():
             ledger.bind(uid, name, binding, now_s=clock())
     for uid, reason in plan.quarantined.items():
-        _log.error("claim quarantined", claim_uid=uid, reason=reason)
+        # What the record does not say its CDI file may: it is of this boot, and so are the minor numbers in it. Where that has
+        # gone too, no GPU counts as used: all of them would cost the node for one file.
+        ledger.quarantined_gpus[uid] = gpus = tree.spec_gpus(uid)
+        _log.error("claim quarantined", claim_uid=uid, reason=reason, gpus=sorted(gpus) or "unknown, none counts as used")
     _log.info(
         "recovered",
         claims=len(ledger.records),

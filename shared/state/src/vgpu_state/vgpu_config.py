@@ -30,11 +30,17 @@ class LimitsUnusable(VgpuError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slot:
-    """What one GPU grants to the container: bytes of memory, percent of compute (0 and 100 = not limited)."""
+    """What one GPU grants to the container: bytes of memory, percent of compute (0 and 100 = not limited).
+
+    `real_memory_bytes` is how much of the memory is the GPU's own; where that is less than all, the rest is the host's. On an
+    idle GPU a container may use up to `ceiling_percent` of its compute; equal to `cores_percent` it is held to that always.
+    """
 
     uuid: str
     memory_bytes: int
+    real_memory_bytes: int
     cores_percent: int
+    ceiling_percent: int
 
     @property
     def limits_cores(self) -> bool:
@@ -112,21 +118,25 @@ def _encode_slot(slot: Slot | None) -> bytes:
         0,
         _text(slot.uuid, 48),
         slot.memory_bytes,
-        slot.memory_bytes,  # real = total: nothing oversold
+        slot.real_memory_bytes,
         slot.cores_percent,
-        slot.cores_percent,
+        slot.ceiling_percent,
         limited,
-        limited,  # hard: never above its percent
+        int(slot.limits_cores and slot.ceiling_percent <= slot.cores_percent),  # hard: never above its percent
         1,  # memory_limit: always on; a share of the whole card is enforced at the card's size
-        0,
+        int(slot.real_memory_bytes < slot.memory_bytes),  # oversold: what the GPU has no room for may lie in the host's memory
         1,
     )
 
 
 def _decode_slot(raw: bytes, index: int) -> Slot | None:
     fields = _SLOT.unpack_from(raw, _HEAD.size + index * _SLOT.size)
-    _, _, uuid, total, _, hard_core, *_, activate = fields
-    return Slot(uuid=_untext(uuid), memory_bytes=total, cores_percent=hard_core) if activate else None
+    _, _, uuid, total, real, hard_core, soft_core, *_, activate = fields
+    if not activate:
+        return None
+    return Slot(
+        uuid=_untext(uuid), memory_bytes=total, real_memory_bytes=real, cores_percent=hard_core, ceiling_percent=soft_core
+    )
 
 
 def _text(value: str, size: int) -> bytes:

@@ -22,8 +22,8 @@ class ApiClaims:
         """The claim as the API server has it.
 
         Raises:
-            PreconditionFailed: there is no such claim.
-            NotReady: the API server is away or refused; kubelet tries again.
+            PreconditionFailed: there is no such claim, or the API server refused; someone must act.
+            NotReady: the API server is away; it will be back.
         """
         # Both come from kubelet as text; no slash of theirs may lead elsewhere.
         namespace, name = quote(claim.namespace, safe=""), quote(claim.name, safe="")
@@ -34,7 +34,7 @@ class ApiClaims:
             raise PreconditionFailed(f"ResourceClaim {claim.namespace}/{claim.name} does not exist") from exc
         except ApiRefused as exc:
             reason = f"{exc.status} {exc.reason}"
-            raise NotReady(f"API server refused ResourceClaim {claim.namespace}/{claim.name}: {reason}") from exc
+            raise PreconditionFailed(f"API server refused ResourceClaim {claim.namespace}/{claim.name}: {reason}") from exc
         except ApiAway as exc:
             raise NotReady(str(exc)) from exc
         return found

@@ -167,6 +167,14 @@ class ClaimsTree:
         """Claim uids, as text, that a CDI file of ours names."""
         return sorted(uid for n in _names(self._cdi_dir) if (uid := cdi.claim_of_file(n)) is not None)
 
+    def spec_gpus(self, uid: ClaimUid) -> frozenset[int]:
+        """The GPUs that the claim's CDI file gives, by minor number; none where there is no such file or it cannot be read."""
+        try:
+            spec = read_file(cdi.spec_path(PurePosixPath(self._cdi_dir), uid), limit=_MAX_CDI_BYTES)
+        except StorageFailed:
+            return frozenset()
+        return frozenset() if spec is None else cdi.gpu_minors(spec)
+
     def remove_spec(self, uid: str) -> None:
         durable.remove_file(self._cdi_dir / cdi.file_name(ClaimUid(uid)))
 

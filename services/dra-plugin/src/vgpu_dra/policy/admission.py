@@ -9,7 +9,6 @@ from __future__ import annotations
 import fnmatch
 import hmac
 import posixpath
-import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
@@ -23,7 +22,6 @@ from vgpu_state.errors import PermissionRefused, PreconditionFailed
 from vgpu_state.grants import ShownGrant
 from vgpu_state.ids import ClaimUid, ContainerName, RuntimeId
 
-_GPU_NODE = re.compile(r"/dev/nvidia(\d+)\Z")
 _NVIDIA_MAJOR = 195
 _NVIDIA_CONTROL_MINOR = 255
 
@@ -149,7 +147,7 @@ def _check_devices(facts: ContainerFacts, results: Collection[PreparedVgpu], inv
 def _gpu_minors(device: ShownDevice) -> set[int]:
     """The GPU that a node names, and the one that it opens by NVIDIA's major number, which may be another."""
     minors: set[int] = set()
-    if match := _GPU_NODE.match(_clean(device.path)):
+    if match := cdi.GPU_NODE.match(_clean(device.path)):
         minors.add(int(match.group(1)))
     if device.major == _NVIDIA_MAJOR and 0 <= device.minor < _NVIDIA_CONTROL_MINOR - 1:
         minors.add(device.minor)

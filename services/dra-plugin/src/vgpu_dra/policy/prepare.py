@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from vgpu_dra import cdi
+from vgpu_dra import cdi, device_config
 from vgpu_dra.allocation import AllocatedResult, Allocation
 from vgpu_dra.inventory import Device, Inventory, MigDevice
 from vgpu_dra.rules import Ratios
@@ -44,21 +44,31 @@ def plan_prepare(
     An interrupted Prepare is gone on with under the same grants.
 
     Raises:
-        PreconditionFailed: the claim is prepared with other devices, or a device is not on this node.
-        MalformedInput: a share that the device cannot give.
+        PreconditionFailed: the claim is prepared with other devices or is being deleted, a device is not on this node, or a
+            configuration asks for what this node does not do.
+        MalformedInput: a share that the device cannot give, or a configuration of another type of device.
     """
     results = tuple(_prepared(r, allocation=allocation, node=node, mint=mint) for r in allocation.results)
     if len({_key(r, allocation) for r in allocation.results}) < len(results):
         raise MalformedInput(f"claim {allocation.claim} has the same request, device and shareID twice in its allocation")
     if existing is not None and _same_devices(existing.results, results):
         return existing
+    if allocation.is_being_deleted:
+        # A prepared claim is asked for again when a node or a sandbox comes back, and its pods keep it until they end.
+        raise PreconditionFailed(f"claim {allocation.claim} is being deleted: it is not prepared for further pods")
     if existing is not None and existing.state is ClaimState.PREPARED:
         raise PreconditionFailed(
             f"claim {allocation.claim} is prepared with {_devices(existing.results)}, its allocation now says "
             f"{_devices(results)}: it must be unprepared first"
         )
+    _check_configs(allocation, results)
     return ClaimRecord(
-        claim=allocation.claim, boot_id=node.boot_id, state=ClaimState.STARTED, mode=AssignmentMode.LAZY, results=results
+        claim=allocation.claim,
+        boot_id=node.boot_id,
+        state=ClaimState.STARTED,
+        mode=AssignmentMode.LAZY,
+        policy=allocation.policy,
+        results=results,
     )
 
 
@@ -109,6 +119,22 @@ def _device(result: AllocatedResult, *, where: str, inventory: Inventory) -> Dev
     if device.gpu.is_mig and device.kind is not DeviceKind.MIG and not result.has_admin_access:
         raise PreconditionFailed(f"{where}: GPU {device.gpu.uuid} is in MIG mode, where nothing runs on it but its MIG devices")
     return device
+
+
+def _check_configs(allocation: Allocation, results: tuple[PreparedResult, ...]) -> None:
+    for result in results:
+        try:
+            config = device_config.effective_config(allocation.configs, request=result.request, kind=result.kind)
+            if config is None:
+                continue
+            device_config.check_supported(config)
+        except (MalformedInput, PreconditionFailed) as exc:
+            raise type(exc)(f"claim {allocation.claim} {exc}") from exc
+        if isinstance(result, PreparedGpu) and result.has_admin_access:
+            raise PreconditionFailed(
+                f"claim {allocation.claim} {config.where} is for request {result.request}, which has adminAccess: who looks on "
+                "configures nothing"
+            )
 
 
 def _key(result: AllocatedResult, allocation: Allocation) -> GrantKey:
