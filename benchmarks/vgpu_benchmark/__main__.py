@@ -24,7 +24,7 @@ from vgpu_benchmark.samples import MachineWatch
 SIZES = {
     "full": Size(
         claims=500,
-        step=50,
+        step=100,
         cycles=100,
         lives=400,
         burst=32,
@@ -32,7 +32,7 @@ SIZES = {
         restarts=5,
         get_infos=300,
         synchronized=1000,
-        synchronizes=20,
+        synchronizes=10,
         idle_s=600,
     ),
     "quick": Size(

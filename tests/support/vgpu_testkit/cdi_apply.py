@@ -6,6 +6,7 @@ container-device-interface, pkg/cdi: cache.go, container-edits.go, which contain
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,7 +37,7 @@ def read_folder(folder: Path, *, versions: Sequence[str] = cdi_spec.KNOWN_VERSIO
         if path.suffix not in _PARSERS or path.is_dir():
             continue
         try:
-            file = _PARSERS[path.suffix](path.read_text(), versions=versions)
+            file = _parse(path.suffix, path.read_text(), tuple(versions))
         except (InvalidCdi, OSError, UnicodeDecodeError) as exc:
             faults[path.name] = str(exc)
             continue
@@ -80,6 +81,12 @@ def apply_edits(config: oci.Config, edits: Edits, *, lookup: oci.NodeLookup = oc
         config.setdefault("hooks", {}).setdefault(name, []).append(dict(hook))
     groups = config["process"]["user"]["additionalGids"]
     groups.extend(gid for gid in edits.additional_gids if gid and gid not in groups)
+
+
+@functools.lru_cache(maxsize=1024)
+def _parse(suffix: str, text: str, versions: tuple[str, ...]) -> CdiFile:
+    """One file. A node with hundreds of claims has as many, and all of them are read for each container."""
+    return _PARSERS[suffix](text, versions=versions)
 
 
 def _add_node(config: oci.Config, node: DeviceNode, lookup: oci.NodeLookup) -> None:
