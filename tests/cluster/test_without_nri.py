@@ -58,6 +58,16 @@ def test_pod_without_a_claim_runs(namespace: Namespace) -> None:
     assert run_pod(namespace.vgpu.cluster, script_pod("echo no GPU is asked for")) == "no GPU is asked for\n"
 
 
+def test_pod_with_a_whole_gpu_runs_and_sees_that_gpu(namespace: Namespace) -> None:
+    used = namespace.template(claim_spec({"name": "gpu", "exactly": {"deviceClassName": "gpu-manager"}}))
+
+    name = namespace.run(pod(used, Box(script=_RAN)))
+
+    (result,) = namespace.claim_of(name)["status"]["allocation"]["devices"]["results"]
+    nodes = namespace.inside(name, "ls", "/dev").split()
+    assert [f"gpu-{node.removeprefix('nvidia')}" for node in nodes if node.removeprefix("nvidia").isdigit()] == [result["device"]]
+
+
 def test_vgpu_pod_that_is_restarted_runs_when_the_runtime_has_nri_again(namespace: Namespace) -> None:
     used = namespace.template(claim_spec(request("gpu", memory="8Gi", cores="30")))
     name = namespace.create(pod(used, restart="Always"))
