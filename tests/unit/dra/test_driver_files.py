@@ -8,7 +8,8 @@ import pytest
 
 from vgpu_dra.cdi import DeviceNode
 from vgpu_dra.effects.driver_files import NodePaths, find_node_files, find_nvml
-from vgpu_dra.inventory import Inventory
+from vgpu_dra.inventory import Device, Inventory
+from vgpu_state.claims import DeviceKind
 from vgpu_state.container_abi import Mount
 from vgpu_state.ids import DeviceName
 from vgpu_testkit.dra_values import INVENTORY, MIG, MIG_INVENTORY, gpu_uuid, h100
@@ -134,7 +135,8 @@ def test_devices_are_named_by_minor_and_gpus_known_by_uuid() -> None:
     inventory = Inventory(gpus=(h100(0, minor=3), h100(1, minor=0)), driver_version=VERSION, cuda_version=(12, 4))
 
     assert [g.vgpu_device for g in inventory.gpus] == ["vgpu-3", "vgpu-0"]
-    assert inventory.by_device(DeviceName("vgpu-0")) == inventory.gpus[1]
-    assert inventory.by_device(DeviceName("vgpu-1")) is None
+    devices = inventory.devices()
+    assert devices[DeviceName("vgpu-0")] == Device(kind=DeviceKind.VGPU, gpu=inventory.gpus[1])
+    assert sorted(devices) == ["gpu-0", "gpu-3", "vgpu-0", "vgpu-3"]
     assert inventory.by_uuid(gpu_uuid(1)) == inventory.gpus[1]
     assert inventory.by_uuid(gpu_uuid(7)) is None

@@ -123,9 +123,6 @@ class Inventory:
         """The same GPUs, none of which can be reached."""
         return replace(self, lost=frozenset(gpu.uuid for gpu in self.gpus))
 
-    def by_device(self, name: DeviceName) -> Gpu | None:
-        return next((g for g in self.gpus if g.vgpu_device == name), None)
-
     def devices(self) -> dict[DeviceName, Device]:
         """Every device that the GPUs can be used as, by name, whether it is offered or not."""
         found: dict[DeviceName, Device] = {}
