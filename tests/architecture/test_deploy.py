@@ -256,6 +256,7 @@ def test_the_api_token_is_mounted_into_dra_plugin_alone_which_reads_claims_and_k
             "verbs": ["get", "list", "watch", "create", "update", "delete"],
         },
         {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get"]},
+        {"nonResourceURLs": ["/version"], "verbs": ["get"]},
     ]
     assert rbac["ClusterRoleBinding"]["subjects"] == [
         {"kind": "ServiceAccount", "name": pod["serviceAccountName"], "namespace": "vgpu-manager"}

@@ -38,10 +38,14 @@ def refusals(slice_: dict[str, Any], *, release: tuple[int, int]) -> list[str]:
     limit = 64 if any(d.get("taints") or d.get("consumesCounters") for d in devices) else 128
     if len(devices) > limit:
         found.append(f"spec.devices: Too many: {len(devices)}: must have at most {limit} items")
-    if spec.get("devices") is not None and spec.get("sharedCounters") is not None:
+    if release >= (1, 35) and spec.get("devices") is not None and spec.get("sharedCounters") is not None:
         found.append("spec: only one of `sharedCounters` or `devices` is allowed")
     for i, device in enumerate(devices):
         found += [f"spec.devices[{i}].{reason}" for reason in _device_refusals(device, release=release)]
+    if release < (1, 35):
+        own = [s["name"] for s in spec.get("sharedCounters") or []]
+        costs = [c["counterSet"] for d in devices for c in d.get("consumesCounters") or []]
+        found += [f"spec.devices: {name} is no counter set of this slice" for name in costs if name not in own]
     return found + [
         f"spec.sharedCounters{reason}" for reason in _budget_refusals(spec.get("sharedCounters") or [], "name", most=8)
     ]

@@ -69,7 +69,7 @@ async def test_a_rehearsal_answers_what_would_be_stored_and_stores_nothing() -> 
     server = ApiServer(node=NODE, gates=Gates(partitionable_devices=False))
 
     async with asked(server) as api:
-        spec = await api.rehearse(features.rehearsal(NODE))
+        spec = await api.rehearse(features.rehearsal(NODE, version=(1, 37)))
 
     assert server.slices == []
     assert "consumesCounters" not in spec["devices"][0]
@@ -82,4 +82,4 @@ async def test_a_rehearsal_that_is_not_allowed_is_refused() -> None:
 
     async with asked(server) as api:
         with pytest.raises(ApiRefused, match="403"):
-            await api.rehearse(features.rehearsal(NODE))
+            await api.rehearse(features.rehearsal(NODE, version=(1, 37)))

@@ -11,7 +11,6 @@ from vgpu_state.ids import NodeName
 from vgpu_testkit import api_slice_rules
 from vgpu_testkit.api_slice_gates import Gates
 
-REHEARSAL: dict[str, Any] = dict(rehearsal(NodeName("node-a")))
 NOTHING = Features(has_counters=False, has_taints=False, has_informing_taints=False)
 
 
@@ -27,9 +26,10 @@ NOTHING = Features(has_counters=False, has_taints=False, has_informing_taints=Fa
     ],
 )
 def test_features_are_what_is_left_of_the_rehearsal(gates: Gates, expected: Features) -> None:
-    assert api_slice_rules.refusals(REHEARSAL, release=gates.release) == []
+    asked: dict[str, Any] = dict(rehearsal(NodeName("node-a"), version=gates.release))
 
-    assert judge_features(gates.release, gates.kept(REHEARSAL, None)["spec"]) == expected
+    assert api_slice_rules.refusals(gates.kept(asked, None), release=gates.release) == []
+    assert judge_features(gates.release, gates.kept(asked, None)["spec"]) == expected
 
 
 def test_an_answer_without_devices_keeps_nothing() -> None:

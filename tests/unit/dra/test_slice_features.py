@@ -157,6 +157,15 @@ async def test_without_counters_one_kind_is_published_and_nothing_is_written_by_
     assert bench.sample("vgpu_dra_slice_failures_total", reason="dropped") == 0
 
 
+async def test_counters_that_must_be_in_one_slice_with_their_devices_are_not_used() -> None:
+    server = ApiServer(node=NODE, gates=Gates(release=(1, 34)))
+
+    async with publishing(server, inventory=gpus(1)) as bench:
+        await bench.until_quiet()
+
+    assert bench.devices() == [["vgpu-0"]]
+
+
 async def test_an_api_server_that_is_upgraded_is_noticed_and_both_kinds_are_published() -> None:
     server = ApiServer(node=NODE, gates=Gates(release=(1, 34), partitionable_devices=False))
 

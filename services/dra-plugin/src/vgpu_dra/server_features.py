@@ -37,7 +37,7 @@ class ServerFeatures:
         version = await self._api.version()
         if self._known is not None and version == self._version:
             return self._known, False
-        found = features.judge_features(version, await self._api.rehearse(features.rehearsal(self._node)))
+        found = features.judge_features(version, await self._api.rehearse(features.rehearsal(self._node, version=version)))
         if found != self._known:
             _log.info("API server", version=".".join(map(str, version)), counters=found.has_counters, taints=found.has_taints)
         self._version, self._known = version, found

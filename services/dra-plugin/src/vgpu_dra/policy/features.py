@@ -15,7 +15,7 @@ from vgpu_dra.slice_documents import GROUP_VERSION, KIND, Document
 from vgpu_dra.taints import TaintEffect
 from vgpu_state.ids import NodeName
 
-# Before, a counter set and its devices had to be in one slice (kubernetes 1.34, alpha).
+# Before, a counter set and its devices had to be in one slice, and others were refused (kubernetes 1.34, alpha).
 _COUNTERS_SINCE = (1, 35)
 _INFORMING_TAINTS_SINCE = (1, 36)
 
@@ -29,13 +29,14 @@ class Features:
     has_informing_taints: bool
 
 
-def rehearsal(node: NodeName) -> Document:
-    """The slice to ask with. Nothing is stored of it."""
-    device = {
+def rehearsal(node: NodeName, *, version: tuple[int, int]) -> Document:
+    """The slice to ask an API server of this version with. Nothing is stored of it."""
+    device: dict[str, object] = {
         "name": "rehearsal",
-        "consumesCounters": [{"counterSet": "rehearsal", "counters": {"memory": {"value": "1"}}}],
         "taints": [{"key": f"{inventory.DRIVER}/rehearsal", "effect": str(TaintEffect.NO_SCHEDULE)}],
     }
+    if version >= _COUNTERS_SINCE:
+        device["consumesCounters"] = [{"counterSet": "rehearsal", "counters": {"memory": {"value": "1"}}}]
     pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
     return {
         "apiVersion": GROUP_VERSION,
@@ -50,7 +51,7 @@ def judge_features(version: tuple[int, int], answer: Document) -> Features:
     device: Document = next(iter(answer.get("devices") or ()), {})
     has_taints = bool(device.get("taints"))
     return Features(
-        has_counters=bool(device.get("consumesCounters")) and version >= _COUNTERS_SINCE,
+        has_counters=bool(device.get("consumesCounters")),
         has_taints=has_taints,
         has_informing_taints=has_taints and version >= _INFORMING_TAINTS_SINCE,
     )
