@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from grpclib.const import Status
@@ -111,3 +112,23 @@ async def until_tainted(bench: DraBench, uuid: str) -> None:
         return await tainted(bench) == {uuid: ["manager.nvidia.com/xid=79:NoSchedule"]}
 
     await until(holds)
+
+
+async def test_a_wait_that_hangs_in_the_old_session_keeps_nobody_from_the_new_one(bench: DraBench) -> None:
+    bench.node.hang("nvmlEventSetWait_v2")
+    bench.node.fail("*", 18)
+    await until_all_lost(bench)
+
+    def end_the_error(state: dict[str, Any]) -> None:
+        state["faults"] = [fault for fault in state["faults"] if "hang" in fault]
+
+    bench.node.update_nvml(end_the_error)
+
+    async def is_reached() -> bool:
+        return not any(LOST in taints for taints in (await tainted(bench)).values())
+
+    await until(is_reached)
+    assert any(entry["event"] == "NVML session left behind" for entry in bench.dra.entries())
+    bench.node.heal()
+    bench.node.inject_event(EVERY_GPU[2], 8, 79)
+    await until_tainted(bench, EVERY_GPU[2])

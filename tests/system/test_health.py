@@ -165,3 +165,22 @@ def _more_than(bench: DraBench, looks: float) -> Callable[[], Any]:
         return await _looks(bench) > looks
 
     return holds
+
+
+async def test_hung_nvml_keeps_nothing_from_its_end(bench: DraBench) -> None:
+    bench.node.hang("*")
+
+    assert bench.dra.stop() == 0
+
+
+async def test_gpus_whose_events_hang_are_said_to_be_unmonitored_until_they_go_on(bench: DraBench) -> None:
+    look_often(bench)
+    await restart(bench)
+    bench.node.hang("nvmlEventSetWait_v2")
+
+    await until_tainted(bench, "unmonitored=:None")
+
+    bench.node.heal()
+    await until_tainted(bench)
+    bench.node.inject_event(GPU2, XID, 79)
+    await until_tainted(bench, "xid=79:NoSchedule")

@@ -148,7 +148,14 @@ class App:
         claims_from = self._settings.claims_from
         if isinstance(claims_from, Path):
             return DirectorySource(ManifestClaims(claims_from))
-        self._control_plane = ControlPlane(node=claims_from, gpus=self._gpus, metrics=self._metrics, rules=self._settings.offer)
+        self._control_plane = ControlPlane(
+            node=claims_from,
+            gpus=self._gpus,
+            metrics=self._metrics,
+            rules=self._settings.offer,
+            taints=self._health.taints,
+        )
+        self._health.on_change = self._control_plane.offer_changed
         return self._control_plane.claims
 
     def _make_tree(self) -> None:

@@ -25,9 +25,7 @@ from vgpu_state.ids import NodeName
 class ControlPlane:
     """One connection, and all that goes over it. `node` is the name by which the API server knows this node."""
 
-    def __init__(
-        self, *, node: NodeName, gpus: Gpus, metrics: Metrics, rules: OfferRules, taints: Callable[[], Taints] = dict
-    ) -> None:
+    def __init__(self, *, node: NodeName, gpus: Gpus, metrics: Metrics, rules: OfferRules, taints: Callable[[], Taints]) -> None:
         def offer(features: Features) -> Offer:
             return devices.offer(gpus.inventory(), rules=rules, features=features, taints=taints())
 

@@ -154,6 +154,7 @@ class HealthMonitor:
         self._become(health.lost(self._node, self._node.gpus.keys()))
 
     def unanswered(self) -> None:
+        self._last_look = None
         self._become(health.silent(self._node))
 
     # What the ear tells, on the event loop.

@@ -31,7 +31,7 @@ def read(handle: Any) -> Reading:  # Any: pynvml's opaque pointer
 
 def _recovery_action(handle: Any) -> int | None:
     values = said(lambda: pynvml.nvmlDeviceGetFieldValues(handle, [_RECOVERY]))
-    # Each field has an error of its own: drivers before 560 do not know this one.
+    # Each field has an error of its own: an older driver does not know this one.
     if values is None or values[0].nvmlReturn != pynvml.NVML_SUCCESS:
         return None
     return int(values[0].value.uiVal)
