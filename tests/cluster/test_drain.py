@@ -20,41 +20,43 @@ from vgpu_testkit.vgpu_node import Slice
 _EXAMPLE = Path(__file__).parents[2] / "examples/drain-gpu.yaml"
 
 
-class Rule:
-    """The example's rule, for the test's node and a device of it."""
+class Rules:
+    """The example's rules, for a GPU of the test's node."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._api = cluster.api
         self._node_name = cluster.node_name
         version = "v1beta2" if cluster.version.startswith("v1.36.") else "v1"
         self._collection = f"/apis/resource.k8s.io/{version}/devicetaintrules"
-        self._document: dict[str, Any] = yaml.safe_load(_EXAMPLE.read_text())
-        self._document.pop("apiVersion")
+        self._rules: list[dict[str, Any]] = list(yaml.safe_load_all(_EXAMPLE.read_text()))
 
-    def create(self, device: str, *, effect: str) -> None:
-        self._document["spec"]["deviceSelector"] |= {"pool": self._node_name, "device": device}
-        self._document["spec"]["taint"]["effect"] = effect
-        self._api.create(self._collection, self._document)
+    def create(self, minor: str, *, effect: str) -> None:
+        for rule in self._rules:
+            selector = rule["spec"]["deviceSelector"]
+            selector |= {"pool": self._node_name, "device": selector["device"].replace("gpu-3", f"gpu-{minor}")}
+            rule["spec"]["taint"]["effect"] = effect
+            self._api.create(self._collection, {"metadata": rule["metadata"], "spec": rule["spec"]})
 
     def delete(self) -> None:
-        self._api.delete(f"{self._collection}/{self._document['metadata']['name']}")
+        for rule in self._rules:
+            self._api.delete(f"{self._collection}/{rule['metadata']['name']}")
 
 
 @pytest.fixture
-def rule(cluster: Cluster) -> Iterator[Rule]:
+def rules(cluster: Cluster) -> Iterator[Rules]:
     """Not created yet; gone at the end."""
-    made = Rule(cluster)
+    made = Rules(cluster)
     yield made
     made.delete()
 
 
-def test_drained_gpu_loses_its_pods_gets_no_new_ones_and_comes_back(namespace: Namespace, rule: Rule) -> None:
+def test_drained_gpu_loses_its_pods_gets_no_new_ones_and_comes_back(namespace: Namespace, rules: Rules) -> None:
     vgpu, used = namespace.vgpu, namespace.template(claim_spec(request("gpu", memory="8Gi", cores="30")))
     evicted = namespace.run(pod(used))
     device = _device(namespace, evicted)
     writes, devices = len(vgpu.writes()), vgpu.devices()
 
-    rule.create(device, effect="NoExecute")
+    rules.create(device.removeprefix("vgpu-"), effect="NoExecute")
     wait_until(lambda: not vgpu.cluster.api.exists(f"{PODS}/{evicted}"), "the pod of the drained GPU is evicted")
     wait_until(lambda: not vgpu.leftovers(), "its claim is unprepared, and nothing of it is left on the node")
     bystander = namespace.run(pod(used))
@@ -62,27 +64,27 @@ def test_drained_gpu_loses_its_pods_gets_no_new_ones_and_comes_back(namespace: N
     wait_until(lambda: _is_unschedulable(namespace.pod(waiting)), "a pod that can go nowhere else waits")
     assert _device(namespace, bystander) != device
 
-    rule.delete()
+    rules.delete()
     namespace.wait_running(waiting)
 
     assert _device(namespace, waiting) == device
     assert list(namespace.slices(waiting).values()) == [Slice(memory_bytes=4 * GIB, cores_percent=10)]
     assert namespace.pod(bystander)["status"]["phase"] == "Running"
-    # The rule is the administrator's: it is in no slice, and there was nothing for us to say.
+    # The rules are the administrator's: they are in no slice, and there was nothing for us to say.
     assert vgpu.devices() == devices
     assert len(vgpu.writes()) == writes
 
 
-def test_cordoned_gpu_keeps_its_pods_and_gets_no_new_ones(namespace: Namespace, rule: Rule) -> None:
+def test_cordoned_gpu_keeps_its_pods_and_gets_no_new_ones(namespace: Namespace, rules: Rules) -> None:
     used = namespace.template(claim_spec(request("gpu", memory="8Gi", cores="30")))
     staying = namespace.run(pod(used))
     device = _device(namespace, staying)
 
-    rule.create(device, effect="NoSchedule")
+    rules.create(device.removeprefix("vgpu-"), effect="NoSchedule")
     waiting = namespace.create(_pod_on(namespace, device))
     wait_until(lambda: _is_unschedulable(namespace.pod(waiting)), "a pod that can go nowhere else waits")
     assert namespace.pod(staying)["status"]["phase"] == "Running"
-    rule.delete()
+    rules.delete()
 
     namespace.wait_running(waiting)
 

@@ -32,7 +32,7 @@ def test_no_pod_is_stuck_and_no_slice_is_written_while_the_services_are_replaced
     for _ in range(3):
         asyncio.run(vgpu.stack.roll(pod_uid=str(uuid.uuid4()), end=end))
         burst.create(3)
-        burst.delete(1)
+        burst.delete(1, grace_s=1)
     vgpu.settle()
 
     fates = burst.fates()
