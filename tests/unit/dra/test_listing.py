@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from vgpu_dra.policy.listing import ListedDevice, Listing, Word, judge_listing
-from vgpu_state.claims import PreparedResult
+from vgpu_state.claims import PreparedVgpu
 from vgpu_state.errors import PermissionRefused
 from vgpu_state.ids import ShareId
 from vgpu_testkit.dra_values import CLAIM, FACTS, SERVER, TRAINER
@@ -36,7 +36,7 @@ def listing(*devices: ListedDevice, container: str = "train") -> Listing:
         (UNSHARED, replace(LISTED, share_id="")),
     ],
 )
-def test_device_that_kubelet_lists_is_confirmed(result: PreparedResult, listed: ListedDevice) -> None:
+def test_device_that_kubelet_lists_is_confirmed(result: PreparedVgpu, listed: ListedDevice) -> None:
     told = listing(replace(LISTED, device="vgpu-1"), listed, replace(LISTED, driver="gpu.example.com"))
 
     assert judge_listing(FACTS, [result], claim=CLAIM, listing=told) is Word.CONFIRMED
@@ -55,7 +55,7 @@ def test_device_that_kubelet_lists_is_confirmed(result: PreparedResult, listed: 
         (UNSHARED, LISTED),
     ],
 )
-def test_device_of_which_kubelet_lists_another_is_refused(result: PreparedResult, listed: ListedDevice) -> None:
+def test_device_of_which_kubelet_lists_another_is_refused(result: PreparedVgpu, listed: ListedDevice) -> None:
     with pytest.raises(PermissionRefused, match="shows a grant of request trainer"):
         judge_listing(FACTS, [result], claim=CLAIM, listing=listing(listed))
 

@@ -15,7 +15,7 @@ from enum import StrEnum
 
 from vgpu_dra import inventory
 from vgpu_dra.policy.admission import ContainerFacts
-from vgpu_state.claims import ClaimRef, PreparedResult
+from vgpu_state.claims import ClaimRef, PreparedVgpu
 from vgpu_state.errors import PermissionRefused
 
 
@@ -61,7 +61,7 @@ class Silence:
     detail: str
 
 
-def judge_listing(facts: ContainerFacts, results: Iterable[PreparedResult], *, claim: ClaimRef, listing: Listing) -> Word:
+def judge_listing(facts: ContainerFacts, results: Iterable[PreparedVgpu], *, claim: ClaimRef, listing: Listing) -> Word:
     """CONFIRMED, or UNLISTED where kubelet does not list the container.
 
     Neither the pod's nor the claim's uid is in the listing. It needs none: no kubelet prepares a claim of this name with another
@@ -82,7 +82,7 @@ def judge_listing(facts: ContainerFacts, results: Iterable[PreparedResult], *, c
     return Word.CONFIRMED
 
 
-def _is_listed(result: PreparedResult, claim: ClaimRef, device: ListedDevice) -> bool:
+def _is_listed(result: PreparedVgpu, claim: ClaimRef, device: ListedDevice) -> bool:
     return (
         device.driver == inventory.DRIVER
         and (device.claim_namespace, device.claim_name) == (claim.namespace, claim.name)
@@ -91,5 +91,5 @@ def _is_listed(result: PreparedResult, claim: ClaimRef, device: ListedDevice) ->
     )
 
 
-def _share(result: PreparedResult) -> str:
+def _share(result: PreparedVgpu) -> str:
     return f" (share {result.share_id})" if result.share_id else ""
