@@ -20,7 +20,7 @@ from typing import Self
 from vgpu_benchmark.claims_api import ClaimsApi
 from vgpu_state.layout import Layout
 from vgpu_testkit import registry_calls
-from vgpu_testkit.api_server import cluster_environment
+from vgpu_testkit.api_environment import cluster_environment
 from vgpu_testkit.daemons import Daemon, StackPaths, make_stack
 from vgpu_testkit.fake_host import FakeHost
 from vgpu_testkit.kubelet import Kubelet

@@ -20,7 +20,8 @@ import pytest
 from aiohttp import web
 
 from vgpu_testkit import kubelet_wire
-from vgpu_testkit.api_server import ApiServer, cluster_environment
+from vgpu_testkit.api_environment import cluster_environment
+from vgpu_testkit.api_server import ApiServer
 from vgpu_testkit.dra_bench import DRIVER, Container, DraBench, half_a_gpu, until
 from vgpu_testkit.kubelet_values import KubeletRefusal, Timings
 from vgpu_testkit.manifests import Manifest

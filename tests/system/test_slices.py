@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from vgpu_testkit.api_server import ApiServer, cluster_environment
+from vgpu_testkit.api_environment import cluster_environment
+from vgpu_testkit.api_server import ApiServer
 from vgpu_testkit.api_slice_gates import Gates
 from vgpu_testkit.daemons import DaemonFailed
 from vgpu_testkit.dra_bench import DraBench, until

@@ -1,8 +1,8 @@
 """An API server for ResourceSlices in the test's own process, as strict as the real one where a driver meets it.
 
 resourceVersions, uids and generateName; conflicts and preconditions; field selectors; watches with bookmarks, time limits and an
-end of memory (410); dry runs; what `api_slice_rules` refuses and `api_slice_gates` drops. It also has Nodes. It knows no
-authentication.
+end of memory (410); dry runs; what `api_slice_rules` refuses and `api_slice_gates` drops. It also has Nodes, and what is in
+`api_objects`. It knows no authentication.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from aiohttp import web
 
 from vgpu_testkit import api_slice_rules
+from vgpu_testkit.api_objects import ClaimStore, EventStore, refusal
 from vgpu_testkit.api_slice_gates import Gates
 
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"
@@ -46,6 +46,8 @@ class ApiServer:
         self.gates = gates or Gates()
         self.requests: list[Request] = []
         self.watches = 0
+        self.events = EventStore()
+        self.claims = ClaimStore()
         self._objects: dict[str, dict[str, Any]] = {}
         self._history: list[tuple[int, dict[str, Any]]] = []
         self._version = 100
@@ -124,6 +126,8 @@ class ApiServer:
         app.router.add_post(SLICES, self._verb("create", self._create))
         app.router.add_put(SLICES + "/{name}", self._verb("update", self._update))
         app.router.add_delete(SLICES + "/{name}", self._verb("delete", self._delete))
+        for verb, method, path, answer in (*self.events.routes(), *self.claims.routes()):
+            app.router.add_route(method, path, self._verb(verb, answer))
 
     def _verb(self, verb: str, answer: Callable[[web.Request, Any], web.Response]) -> Any:
         async def serve(request: web.Request) -> web.Response:
@@ -144,7 +148,7 @@ class ApiServer:
             assert request.transport is not None
             request.transport.abort()
             status = 503
-        return _status(status, "an error that the test wanted")
+        return refusal(status, "an error that the test wanted")
 
     def _get_version(self, _: web.Request, __: Any) -> web.Response:
         major, minor = self.gates.release
@@ -153,7 +157,7 @@ class ApiServer:
     def _get_node(self, request: web.Request, _: Any) -> web.Response:
         name = request.match_info["name"]
         if name not in self.nodes:
-            return _status(404, f'nodes "{name}" not found')
+            return refusal(404, f'nodes "{name}" not found')
         return web.json_response({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "uid": self.nodes[name]}})
 
     def _create(self, request: web.Request, body: dict[str, Any]) -> web.Response:
@@ -162,24 +166,24 @@ class ApiServer:
             suffix = "".join(random.choices(_NAME_CHARACTERS, k=5))
             metadata["name"] = metadata["generateName"][:_MAX_PREFIX] + suffix
         if set(metadata["name"]) - set(string.ascii_lowercase + string.digits + "-."):
-            return _status(422, f"metadata.name: Invalid value: {metadata['name']}")
+            return refusal(422, f"metadata.name: Invalid value: {metadata['name']}")
         if metadata["name"] in self._objects:
-            return _status(409, f'resourceslices "{metadata["name"]}" already exists')
+            return refusal(409, f'resourceslices "{metadata["name"]}" already exists')
         if metadata.get("resourceVersion"):
-            return _status(400, "resourceVersion should not be set on objects to be created")
+            return refusal(400, "resourceVersion should not be set on objects to be created")
         return self._written(body, None, is_rehearsal=request.query.get("dryRun") == "All")
 
     def _update(self, request: web.Request, body: dict[str, Any]) -> web.Response:
         old = self._objects.get(request.match_info["name"])
         if old is None:
-            return _status(404, "not found")
+            return refusal(404, "not found")
         then, now = body["metadata"], old["metadata"]
         if then.get("name") != now["name"]:
-            return _status(400, "the name of the object does not match the name on the URL")
+            return refusal(400, "the name of the object does not match the name on the URL")
         if then.get("uid", now["uid"]) != now["uid"]:
-            return _status(409, "Precondition failed: UID in precondition differs from UID in object meta")
+            return refusal(409, "Precondition failed: UID in precondition differs from UID in object meta")
         if then.get("resourceVersion") != now["resourceVersion"]:
-            return _status(409, "the object has been modified; please apply your changes to the latest version and try again")
+            return refusal(409, "the object has been modified; please apply your changes to the latest version and try again")
         return self._written(body, old)
 
     def _written(self, body: dict[str, Any], old: dict[str, Any] | None, *, is_rehearsal: bool = False) -> web.Response:
@@ -188,7 +192,7 @@ class ApiServer:
         if old is not None:
             refused += api_slice_rules.immutable_refusals(old, kept)
         if refused:
-            return _status(422, f"ResourceSlice is invalid: {'; '.join(refused[:3])}")
+            return refusal(422, f"ResourceSlice is invalid: {'; '.join(refused[:3])}")
         status = 201 if old is None else 200
         if is_rehearsal:
             return web.json_response(api_slice_rules.as_stored(kept), status=status)
@@ -197,11 +201,11 @@ class ApiServer:
     def _delete(self, request: web.Request, body: Any) -> web.Response:
         name = request.match_info["name"]
         if name not in self._objects:
-            return _status(404, f'resourceslices "{name}" not found')
+            return refusal(404, f'resourceslices "{name}" not found')
         wanted, metadata = (body or {}).get("preconditions") or {}, self._objects[name]["metadata"]
         for field in ("uid", "resourceVersion"):
             if wanted.get(field, metadata[field]) != metadata[field]:
-                return _status(
+                return refusal(
                     409, f"Precondition failed: {field} in precondition: {wanted[field]}, in object: {metadata[field]}"
                 )
         self._remove(name)
@@ -272,21 +276,6 @@ class ApiServer:
         self._changed = asyncio.Event()
 
 
-def cluster_environment(folder: Path, address: str, *, node: str) -> dict[str, str]:
-    """The environment of a dra-plugin outside a cluster whose API server is at `address`; its kubeconfig is put into `folder`."""
-    document = {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "current-context": "c",
-        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-        "clusters": [{"name": "c", "cluster": {"server": address}}],
-        "users": [{"name": "u", "user": {}}],
-    }
-    file = folder / "kubeconfig"
-    file.write_text(json.dumps(document))
-    return {"VGPU_CLAIMS_FROM": "api", "VGPU_NODE_NAME": node, "KUBECONFIG": str(file)}
-
-
 async def _send(response: web.StreamResponse, event: dict[str, Any]) -> None:
     await response.write(json.dumps(event).encode() + b"\n")
 
@@ -294,7 +283,3 @@ async def _send(response: web.StreamResponse, event: dict[str, Any]) -> None:
 def _selects(selector: str, document: dict[str, Any]) -> bool:
     wanted = dict(term.split("=", 1) for term in selector.split(",") if term)
     return all(str(document["spec"].get(field.removeprefix("spec."), "")) == value for field, value in wanted.items())
-
-
-def _status(code: int, message: str) -> web.Response:
-    return web.json_response({"kind": "Status", "apiVersion": "v1", "code": code, "message": message}, status=code)

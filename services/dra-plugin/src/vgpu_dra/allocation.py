@@ -12,12 +12,13 @@ from typing import Any
 from vgpu_dra import inventory, quantity
 from vgpu_dra.device_config import DeviceConfig, parse_configs
 from vgpu_state import ids, jsonshape
-from vgpu_state.claims import ClaimRef, ComputePolicy
+from vgpu_state.claims import ClaimRef, ComputePolicy, PodRef
 from vgpu_state.errors import MalformedInput, PreconditionFailed
 from vgpu_state.ids import ClaimUid, DeviceName, PoolName, RequestName, ShareId
 
 POLICY_ANNOTATION = "/vgpu-compute-policy"  # the end of the key; what stands before it is the installation's
 MAX_RESULTS = 32  # the API's own limit
+_MAX_TOLD_PODS = 8  # of the 256 that may share a claim, most of them on other nodes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +78,23 @@ def parse_allocation(doc: Mapping[str, Any], *, expected_uid: ClaimUid) -> Alloc
         )
     except jsonshape.ShapeError as exc:
         raise MalformedInput(f"ResourceClaim {expected_uid}: {exc}") from exc
+
+
+def reserved_pods(doc: Mapping[str, Any]) -> tuple[PodRef, ...]:
+    """The pods that a claim is reserved for, as far as they can be read; the first few where it is shared by many.
+
+    Source: ResourceClaim.status.reservedFor; its pods are in the claim's own namespace.
+    """
+    found: list[PodRef] = []
+    try:
+        namespace = jsonshape.text(jsonshape.mapping(doc, "metadata"), "namespace")
+        for consumer in jsonshape.mappings(jsonshape.mapping(doc, "status"), "reservedFor"):
+            if consumer.get("resource") == "pods" and len(found) < _MAX_TOLD_PODS:
+                uid, name = ids.parse_pod_uid(jsonshape.text(consumer, "uid")), jsonshape.text(consumer, "name")
+                found.append(PodRef(uid=uid, namespace=namespace, name=name))
+    except (jsonshape.ShapeError, MalformedInput):
+        return tuple(found)  # whom to tell is no reason to fail
+    return tuple(found)
 
 
 def _claim(metadata: Mapping[str, Any]) -> ClaimRef:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,13 @@ from vgpu_daemon.endpoint import Endpoint
 from vgpu_daemon.grpc_client import PeerSocket
 from vgpu_daemon.grpc_server import GrpcServer, Limits
 from vgpu_daemon.run import StartFailed
-from vgpu_dra import config, debug, pod_resources_client, startup
+from vgpu_dra import config, debug, pod_resources_client, startup, vanished_claims
 from vgpu_dra.claim_state import PreparedClaims
 from vgpu_dra.confirmation import Confirmation
 from vgpu_dra.control_plane import ControlPlane
 from vgpu_dra.effects.claims_tree import ClaimsTree
 from vgpu_dra.effects.health_file import HealthFile
-from vgpu_dra.effects.manifest_claims import ManifestClaims
+from vgpu_dra.effects.manifest_claims import DirectorySource, ManifestClaims
 from vgpu_dra.effects.node import Node
 from vgpu_dra.effects.nvml import NvmlReader
 from vgpu_dra.effects.nvml_events import EventListener
@@ -38,7 +39,10 @@ from vgpu_dra.metrics import Metrics
 from vgpu_dra.partition_state import Partitions
 from vgpu_dra.partitions_service import PartitionsService
 from vgpu_dra.pod_resources_client import PodResourcesClient
+from vgpu_dra.recorder import NoRecorder, Recorder
 from vgpu_dra.registrations_service import RegistrationsService
+from vgpu_dra.session_watch import SessionWatch
+from vgpu_dra.vanished_claims import VanishedClaims
 from vgpu_dra.workers import TreeWorkers
 from vgpu_state.claims import ClaimRef
 from vgpu_state.errors import StorageFailed
@@ -49,16 +53,6 @@ _log = structlog.get_logger()
 DRAIN_S = 10.0
 PRIVATE_DRAIN_S = 2.0  # then, for what nri-plugin and registry have asked in the meantime: no call of theirs takes longer
 FIRST_INVENTORY_S = 5.0  # then it serves without: Unprepare and GetInfo need no GPU
-
-
-class DirectorySource:
-    """Manifests, looked up on a thread of their own: a slow disk delays one claim, not the loop."""
-
-    def __init__(self, manifests: ManifestClaims) -> None:
-        self._manifests = manifests
-
-    async def fetch(self, claim: ClaimRef) -> Mapping[str, Any]:
-        return await asyncio.to_thread(self._manifests.fetch, claim)
 
 
 class App:
@@ -103,8 +97,10 @@ class App:
             trash=self._tree, ledger=self._ledger, claims=self._claims, still_runs=self._partitions.still_runs
         )
         self._control_plane: ControlPlane | None = None
+        self._recorder: Recorder = NoRecorder()
         self._dra = DraNode(self._claims, self._claim_source(), self._workers, self._metrics, clock=boottime.boottime_s)
         self._dra.after_removal = self._housekeeping.empty_trash_soon
+        self._dra.recorder = self._recorder
         reports = HealthReports(self._health, self._gpus.inventory, pool=settings.node_name)
         self._kubelet = KubeletSockets(self._dra, reports, settings.kubelet, clock=boottime.boottime_s)
         pod_resources = str(settings.kubelet_dir / pod_resources_client.SOCKET)
@@ -117,6 +113,8 @@ class App:
             self._metrics,
             after_removal=self._housekeeping.empty_trash_soon,
         )
+        self._partitions_service.recorder = self._recorder
+        self._session_watch = SessionWatch(lambda: self._partitions_service.renewed_at_s, self._recorder, clock=time.monotonic)
         self._metrics.watch(self._ledger)
         self._metrics.gauge(
             "vgpu_dra_health_quiet_seconds", "For how long errors of GPUs would go unnoticed", lambda: self._health.quiet_s
@@ -156,6 +154,7 @@ class App:
             taints=self._health.taints,
         )
         self._health.on_change = self._control_plane.offer_changed
+        self._recorder = self._control_plane.recorder
         return self._control_plane.claims
 
     def _make_tree(self) -> None:
@@ -191,6 +190,7 @@ class App:
         except StorageFailed as exc:
             raise StartFailed(f"cannot recover the claims tree: {exc}") from exc
         self._metrics.events.labels("claim_quarantined").inc(len(self._ledger.quarantined))
+        startup.tell_quarantined(self._ledger, self._recorder)
         self._housekeeping.empty_trash_soon()
         await self._health.load(self._workers, boot_id=self._boot_id)
         self._housekeeping.restore_specs_soon()
@@ -206,7 +206,10 @@ class App:
                 listen = self._health.serve(lambda ear: EventListener(self._nvml, ear), self._workers)
                 background.append(running.create_task(listen, name="health"))
                 background.append(running.create_task(self._housekeeping.serve(), name="housekeeping"))
+                background.append(running.create_task(self._session_watch.serve(), name="session watch"))
                 if self._control_plane is not None:
+                    vanished = self._vanished_claims(self._control_plane)
+                    background.append(running.create_task(vanished.serve(), name="vanished claims"))
                     background.append(running.create_task(self._control_plane.serve(), name="control plane"))
                 await self._kubelet.serve(stop, drain_s=DRAIN_S)
                 for task in background:
@@ -226,6 +229,16 @@ class App:
         server = GrpcServer(services, name=path.parent.name, limits=Limits(max_message_bytes=16 << 20))
         await server.start(sockets.publish(path, mode=0o600))
         return server
+
+    def _vanished_claims(self, control_plane: ControlPlane) -> VanishedClaims:
+        vanished = VanishedClaims(control_plane.claims, self._claims, self._ledger, self._workers, clock=boottime.boottime_s)
+
+        def on_removed(claim: ClaimRef) -> None:
+            vanished_claims.tell_removed(claim, self._recorder, self._metrics)
+            self._housekeeping.empty_trash_soon()
+
+        vanished.on_removed = on_removed
+        return vanished
 
     def _readiness(self) -> str | None:
         if self._phase == "waiting for the writer lock":

@@ -8,6 +8,7 @@ from __future__ import annotations
 import secrets
 import threading
 from collections.abc import Callable
+from enum import Enum
 from typing import Protocol
 
 import structlog
@@ -26,6 +27,15 @@ from vgpu_state.ids import ClaimUid, Nonce
 _log = structlog.get_logger()
 
 BUSY_PATIENCE_S = 60.0  # how long kubelet is asked to try again while a container of the claim still runs
+
+
+class Removal(Enum):
+    """What became of a claim that the API server does not have."""
+
+    REMOVED = "removed"
+    WAS_GONE = "was gone"
+    WANTED_SINCE = "wanted since"  # kubelet has had it prepared after the API server was asked
+    STILL_RUNS = "still runs"
 
 
 class ClaimFiles(Protocol):
@@ -71,6 +81,7 @@ class PreparedClaims:
         self._still_runs = still_runs
         self._clock = clock
         self._busy_since: dict[ClaimUid, float] = {}
+        self._prepared_at: dict[ClaimUid, float] = {}  # when kubelet's last Prepare of a claim was answered
         self._unprepared_at: dict[ClaimUid, float] = {}
         self._tombstones = threading.Lock()  # of all claims, while an operation holds only its own
         self._deciding = threading.Lock()  # which claim gets the last of a GPU; held for no I/O
@@ -99,6 +110,7 @@ class PreparedClaims:
             self._busy_since.pop(uid, None)  # the claim is wanted: a later Unprepare waits for what runs then
             spec = self._node.spec(record, inventory)  # before the first effect: a missing device node refuses without a trace
             self._reserve(record, now)
+            self._prepared_at[uid] = self._clock()
             return self._apply(record, spec)
 
     def restore_spec(self, uid: ClaimUid) -> bool:
@@ -118,11 +130,7 @@ class PreparedClaims:
         """
         with self._ledger.claim(uid):
             is_forced = self._wait_for_containers(uid)
-            self._files.remove_claim(uid)
-            now = self._clock()
-            self._ledger.drop_claim(uid, now_s=now)
-            self._busy_since.pop(uid, None)
-            self._remember_unprepared(uid, now)
+            self._remove(uid)
         return is_forced
 
     def _reserve(self, record: ClaimRecord, now: NodeNow) -> None:
@@ -139,6 +147,30 @@ class PreparedClaims:
                 node=now,
             )
             self._ledger.records[uid] = record
+
+    def unprepare_vanished(self, uid: ClaimUid, *, asked_at_s: float) -> Removal:
+        """As `unprepare`, for a claim that the API server, asked at `asked_at_s`, did not have; never under a container.
+
+        Raises:
+            StorageFailed: as for `unprepare`.
+        """
+        with self._ledger.claim(uid):
+            if uid not in self._ledger.records and uid not in self._ledger.quarantined:
+                return Removal.WAS_GONE
+            if self._prepared_at.get(uid, float("-inf")) >= asked_at_s:
+                return Removal.WANTED_SINCE
+            if any(self._still_runs(b) for b in self._ledger.bindings(uid).values()):
+                return Removal.STILL_RUNS
+            self._remove(uid)
+        return Removal.REMOVED
+
+    def _remove(self, uid: ClaimUid) -> None:
+        self._files.remove_claim(uid)
+        now = self._clock()
+        self._ledger.drop_claim(uid, now_s=now)
+        self._busy_since.pop(uid, None)
+        self._prepared_at.pop(uid, None)
+        self._remember_unprepared(uid, now)
 
     def _apply(self, record: ClaimRecord, spec: bytes) -> ClaimRecord:
         uid = record.claim.uid
@@ -161,6 +193,7 @@ class PreparedClaims:
         try:
             self._files.remove_claim(uid)
             self._ledger.drop_claim(uid, now_s=self._clock())
+            self._prepared_at.pop(uid, None)
         except VgpuError as exc:
             # The record says STARTED: kubelet's retry goes on with it, the next start undoes it.
             _log.warning("half a claim could not be undone", claim_uid=uid, error=str(exc))

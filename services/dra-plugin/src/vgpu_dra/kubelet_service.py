@@ -13,16 +13,18 @@ from typing import Any, Protocol
 import structlog
 
 from vgpu_dra import cdi, inventory, patience, wire
-from vgpu_dra.allocation import parse_allocation
+from vgpu_dra.allocation import parse_allocation, reserved_pods
 from vgpu_dra.claim_state import PreparedClaims
+from vgpu_dra.event_documents import Reason
 from vgpu_dra.gpus import GpusUnknown
 from vgpu_dra.metrics import Metrics
 from vgpu_dra.policy.occupancy import DeviceInUse
+from vgpu_dra.recorder import NoRecorder, Recorder
 from vgpu_dra.workers import TreeWorkers
 from vgpu_proto import dra_v1, dra_v1beta1, pluginregistration
 from vgpu_state import ids
 from vgpu_state.claims import ClaimRecord, ClaimRef, PreparedResult
-from vgpu_state.errors import NotReady, StorageFailed, VgpuError
+from vgpu_state.errors import NotReady, StorageFailed, Superseded, VgpuError
 
 _log = structlog.get_logger()
 
@@ -55,6 +57,7 @@ class DraNode:
         self._metrics = metrics
         self._clock = clock
         self.after_removal: Callable[[], None] = lambda: None
+        self.recorder: Recorder = NoRecorder()
 
     async def prepare_all(self, asked: list[Any]) -> dict[str, ClaimRecord | str]:
         """By claim uid: the prepared record, or why there is none. Any: a Claim message of either version."""
@@ -66,18 +69,30 @@ class DraNode:
 
     async def _prepare(self, ref: ClaimRef) -> ClaimRecord:
         asked_at = self._clock()
-        allocation = parse_allocation(await self._fetch(ref), expected_uid=ref.uid)
-        for remark in allocation.remarks:
-            _log.warning("claim not understood in full", claim_uid=ref.uid, claim=f"{ref.namespace}/{ref.name}", reason=remark)
+        doc = await self._fetch(ref)
         try:
+            allocation = parse_allocation(doc, expected_uid=ref.uid)
+            for remark in allocation.remarks:
+                _log.warning(
+                    "claim not understood in full", claim_uid=ref.uid, claim=f"{ref.namespace}/{ref.name}", reason=remark
+                )
             return await patience.held(
                 lambda: self._workers.run(lambda: self._claims.prepare(allocation, asked_at_s=asked_at)),
                 over=(GpusUnknown, DeviceInUse),
                 for_s=TAKE_S,
             )
-        except StorageFailed:
-            self.after_removal()  # what was written of it is in the trash, and a full disk needs the room
+        except VgpuError as exc:
+            if isinstance(exc, StorageFailed):
+                self.after_removal()  # what was written of it is in the trash, and a full disk needs the room
+            self._tell_refusal(ref, doc, exc)
             raise
+
+    def _tell_refusal(self, ref: ClaimRef, doc: Mapping[str, Any], refusal: VgpuError) -> None:
+        if isinstance(refusal, NotReady | Superseded):
+            return  # kubelet asks again, and it may well succeed
+        self.recorder.claim(ref, Reason.PREPARE_REFUSED, str(refusal))
+        for pod in reserved_pods(doc):
+            self.recorder.pod(pod, Reason.PREPARE_REFUSED, str(refusal))
 
     async def _fetch(self, ref: ClaimRef) -> Mapping[str, Any]:
         try:
@@ -89,6 +104,8 @@ class DraNode:
     async def _unprepare(self, ref: ClaimRef) -> str:
         if await self._workers.run(lambda: self._claims.unprepare(ref.uid)):
             self._metrics.events.labels("unprepare_forced").inc()
+            note = f"claim {ref} was unprepared while a container of it still ran, after it had been waited for"
+            self.recorder.claim(ref, Reason.UNPREPARED_IN_USE, note)
         self.after_removal()
         return ""
 

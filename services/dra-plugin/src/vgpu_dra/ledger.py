@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from vgpu_state.claims import Binding, ClaimRecord, HolderState
+from vgpu_state.claims import Binding, ClaimRecord, ClaimRef, HolderState, PodRef
 from vgpu_state.ids import ClaimUid, PartitionName, RuntimeId
 
 _REMEMBERED_S = 600.0  # a runtime repeats nothing that late
@@ -27,6 +27,7 @@ class Ledger:
         self.records: dict[ClaimUid, ClaimRecord] = {}
         self.quarantined: dict[ClaimUid, str] = {}
         self.quarantined_gpus: dict[ClaimUid, frozenset[int]] = {}
+        self.quarantined_names: dict[ClaimUid, ClaimRef] = {}  # of those whose record still says so
         self._bindings: dict[ClaimUid, dict[PartitionName, Binding]] = {}
         self._bound_at: dict[RuntimeId, float] = {}
         self._place_by_runtime_id: dict[RuntimeId, tuple[ClaimUid, PartitionName]] = {}
@@ -49,6 +50,10 @@ class Ledger:
                 self._waiting[uid] -= 1
                 if not self._waiting[uid]:
                     del self._waiting[uid], self._locks[uid]
+
+    def claims(self) -> list[ClaimRef]:
+        """Every claim on this node that is known by name, the quarantined ones last."""
+        return [*(record.claim for record in dict(self.records).values()), *dict(self.quarantined_names).values()]
 
     def bindings(self, uid: ClaimUid) -> dict[PartitionName, Binding]:
         """A copy: who holds which partition of the claim."""
@@ -73,6 +78,13 @@ class Ledger:
         """Where this runtime container is bound."""
         with self._guard:
             return self._place_by_runtime_id.get(runtime_id)
+
+    def pod_of(self, runtime_id: RuntimeId) -> PodRef | None:
+        """The pod of a runtime container that is bound."""
+        with self._guard:
+            place = self._place_by_runtime_id.get(runtime_id)
+            binding = self._bindings.get(place[0], {}).get(place[1]) if place else None
+        return binding.pod if binding else None
 
     def bound_at(self, runtime_id: RuntimeId) -> float:
         """Seconds since boot when the binding was made, or first seen by this process."""
@@ -101,6 +113,7 @@ class Ledger:
         self.records.pop(uid, None)
         self.quarantined.pop(uid, None)
         self.quarantined_gpus.pop(uid, None)
+        self.quarantined_names.pop(uid, None)
         for name in self.bindings(uid):
             self.unbind(uid, name, now_s=now_s)
         with self._guard:

@@ -46,6 +46,12 @@ class Metrics:
             ("outcome",),
             registry=self.registry,
         )
+        self.kubernetes_events = Counter(
+            "vgpu_dra_kubernetes_events",
+            "Writes of Events: written; and what was not: full (too many at once), late (API server away), refused",
+            ("outcome",),
+            registry=self.registry,
+        )
         self.slice_writes = Counter(
             "vgpu_dra_slice_writes", "Writes of ResourceSlices: create, replace, delete", ("verb",), registry=self.registry
         )

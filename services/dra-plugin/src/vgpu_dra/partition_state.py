@@ -20,7 +20,7 @@ from vgpu_dra.policy import admission, limits, partition, reach, start_check
 from vgpu_dra.policy.admission import ContainerFacts
 from vgpu_dra.rules import NodeRules
 from vgpu_state import cgroup, ids, pids, vgpu_config
-from vgpu_state.claims import Binding, ClaimRecord, HolderState
+from vgpu_state.claims import Binding, ClaimRecord, HolderState, PodRef
 from vgpu_state.errors import PermissionRefused, PreconditionFailed, Superseded, VgpuError
 from vgpu_state.ids import ClaimUid, PartitionName, RuntimeId
 
@@ -199,6 +199,10 @@ class Partitions:
             still_runs=lambda: self.still_runs(binding),
             age_s=self._clock() - self._ledger.bound_at(binding.runtime_id),
         )
+
+    def pod_of(self, runtime_id: RuntimeId) -> PodRef | None:
+        """The pod of a container that has a partition."""
+        return self._ledger.pod_of(runtime_id)
 
     def still_runs(self, binding: Binding) -> bool:
         """Whether the container may have a process: False only when its cgroup, read to the end, has none or is gone."""

@@ -13,13 +13,17 @@ from vgpu_daemon.grpc_server import unary
 from vgpu_dra import wire
 from vgpu_dra.assignments import Assigned
 from vgpu_dra.confirmation import Confirmation
+from vgpu_dra.event_documents import Reason
 from vgpu_dra.metrics import Metrics
 from vgpu_dra.partition_state import Partitions
 from vgpu_dra.policy.listing import Word
+from vgpu_dra.recorder import NoRecorder, Recorder
 from vgpu_dra.workers import TreeWorkers
 from vgpu_proto import partitions
 from vgpu_state import ids
-from vgpu_state.errors import MalformedInput, Superseded, VgpuError
+from vgpu_state.claims import PodRef
+from vgpu_state.errors import MalformedInput, NotReady, Superseded, VgpuError
+from vgpu_state.ids import RuntimeId
 
 _log = structlog.get_logger()
 _T = TypeVar("_T")
@@ -43,6 +47,8 @@ class PartitionsService:
         self._workers = workers
         self._metrics = metrics
         self._after_removal = after_removal
+        self.recorder: Recorder = NoRecorder()
+        self.renewed_at_s = time.monotonic()
         self.recent: list[dict[str, object]] = []
 
     async def ensure(self, request: partitions.EnsurePartitionRequest) -> partitions.EnsurePartitionResponse:
@@ -59,17 +65,21 @@ class PartitionsService:
         except Superseded:
             self._after_removal()  # its own directory, if a release came while that was made
             raise
+        except VgpuError as exc:
+            self._tell(_pod(container.pod), Reason.PARTITION_REFUSED, exc)
+            raise
         if answer.is_new:
             self._after_removal()  # the directory that it replaced, if any
         return wire.assigned(answer)
 
     async def record_start(self, request: partitions.RecordStartRequest) -> partitions.RecordStartResponse:
-        await self._logged(
-            "record_start",
-            {"container_id": request.runtime_id, "pid": request.pid},
-            self._on_worker(lambda: self._state.record_start(ids.parse_runtime_id(request.runtime_id), request.pid)),
-            found=lambda b: {"pod_uid": b.pod.uid, "container": b.container},
-        )
+        about = {"container_id": request.runtime_id, "pid": request.pid}
+        record = self._on_worker(lambda: self._state.record_start(ids.parse_runtime_id(request.runtime_id), request.pid))
+        try:
+            await self._logged("record_start", about, record, found=lambda b: {"pod_uid": b.pod.uid, "container": b.container})
+        except VgpuError as exc:
+            self._tell(self._state.pod_of(RuntimeId(request.runtime_id)), Reason.START_REFUSED, exc)
+            raise
         return partitions.RecordStartResponse()
 
     async def release(self, request: partitions.ReleasePartitionRequest) -> partitions.ReleasePartitionResponse:
@@ -101,6 +111,7 @@ class PartitionsService:
         return wire.comparison(answer)
 
     async def renew(self, request: partitions.RenewSessionRequest) -> partitions.RenewSessionResponse:
+        self.renewed_at_s = time.monotonic()
         return partitions.RenewSessionResponse(is_known=request.session == self._state.synchronized_session)
 
     def __mapping__(self) -> dict[str, Handler]:
@@ -115,6 +126,11 @@ class PartitionsService:
             _SERVICE + "Synchronize": unary(self.synchronize, partitions.SynchronizeRequest, partitions.SynchronizeResponse),
             _SERVICE + "RenewSession": unary(self.renew, partitions.RenewSessionRequest, partitions.RenewSessionResponse),
         }
+
+    def _tell(self, pod: PodRef | None, reason: Reason, refusal: VgpuError) -> None:
+        """Tells the pod, but not of "not now": the runtime or kubelet asks again, and it may well succeed."""
+        if pod is not None and not isinstance(refusal, NotReady | Superseded):
+            self.recorder.pod(pod, reason, str(refusal))
 
     def _on_worker(self, work: Callable[[], _T]) -> Callable[[], Awaitable[_T]]:
         return lambda: self._workers.run(work)
@@ -145,6 +161,13 @@ class PartitionsService:
     def _note(self, operation: str, what: dict[str, object], started: float) -> None:
         self.recent.append({"operation": operation, **what, "duration_ms": _ms(started)})
         del self.recent[:-200]
+
+
+def _pod(message: partitions.Pod) -> PodRef | None:
+    try:
+        return wire.pod_ref(message)
+    except MalformedInput:
+        return None
 
 
 def _ensured(found: tuple[Word, Assigned]) -> dict[str, object]:

@@ -9,8 +9,10 @@ import structlog
 
 from vgpu_daemon.run import StartFailed
 from vgpu_dra.effects.claims_tree import ClaimsTree
+from vgpu_dra.event_documents import Reason
 from vgpu_dra.ledger import Ledger
 from vgpu_dra.policy.recovery import FoundClaim, plan_recovery
+from vgpu_dra.recorder import Recorder
 from vgpu_state.bindings import BindingUnusable
 from vgpu_state.claims import Binding, ClaimRecord
 from vgpu_state.errors import StorageFailed
@@ -68,6 +70,7 @@ def recover(tree: ClaimsTree, reader: ClaimsReader, ledger: Ledger, *, boot_id: 
     ledger.records.update(plan.kept)
     ledger.records.update(plan.renewed)
     ledger.quarantined.update(plan.quarantined)
+    ledger.quarantined_names.update({uid: ref for uid in plan.quarantined if (ref := reader.claim_ref(uid)) is not None})
     for uid, bindings in plan.bindings.items():
         for name, binding in bindings.items():
             ledger.bind(uid, name, binding, now_s=clock())
@@ -86,6 +89,16 @@ def recover(tree: ClaimsTree, reader: ClaimsReader, ledger: Ledger, *, boot_id: 
         orphan_specs=orphans,
         leftovers=removed,
     )
+
+
+def tell_quarantined(ledger: Ledger, recorder: Recorder) -> None:
+    """Tells the node of every claim that cannot be used, and the claim itself where its record still names it."""
+    for uid, reason in ledger.quarantined.items():
+        claim = ledger.quarantined_names.get(uid)
+        note = f"claim {claim or uid} is quarantined: {reason}; delete its pods to unprepare it"
+        recorder.node(Reason.CLAIM_QUARANTINED, note)
+        if claim is not None:
+            recorder.claim(claim, Reason.CLAIM_QUARANTINED, note)
 
 
 def _found(reader: ClaimsReader, uid: ClaimUid) -> FoundClaim:

@@ -28,11 +28,7 @@ def container_facts(message: partitions.Container) -> ContainerFacts:
     return ContainerFacts(
         runtime_id=ids.parse_runtime_id(message.runtime_id),
         name=ids.parse_container_name(message.name),
-        pod=PodRef(
-            uid=ids.parse_pod_uid(message.pod.uid),
-            namespace=_bounded(message.pod.namespace, "pod namespace"),
-            name=_bounded(message.pod.name, "pod name"),
-        ),
+        pod=pod_ref(message.pod),
         runtime_handler=message.pod.runtime_handler,
         grants=_grants(message.grants),
         mounts=tuple(
@@ -40,6 +36,19 @@ def container_facts(message: partitions.Container) -> ContainerFacts:
         ),
         devices=tuple(ShownDevice(path=d.path, major=d.major, minor=d.minor) for d in message.devices),
         allows_all_devices=message.allows_all_devices,
+    )
+
+
+def pod_ref(message: partitions.Pod) -> PodRef:
+    """The pod of a container.
+
+    Raises:
+        MalformedInput: naming the field.
+    """
+    return PodRef(
+        uid=ids.parse_pod_uid(message.uid),
+        namespace=_bounded(message.namespace, "pod namespace"),
+        name=_bounded(message.name, "pod name"),
     )
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 
 from vgpu_state import bindings, ids, records
-from vgpu_state.claims import Binding, ClaimRecord
+from vgpu_state.claims import Binding, ClaimRecord, ClaimRef
 from vgpu_state.errors import MalformedInput, StorageFailed
 from vgpu_state.ids import ClaimUid, PartitionName
 from vgpu_state.layout import Layout
@@ -41,6 +41,15 @@ class ClaimsReader:
         """
         raw = read_file(self._layout.record(uid), limit=records.MAX_BYTES)
         return None if raw is None else records.decode_record(raw)
+
+    def claim_ref(self, uid: ClaimUid) -> ClaimRef | None:
+        """Which claim this is, by a record that may be unusable otherwise; None when it does not even say that."""
+        try:
+            raw = read_file(self._layout.record(uid), limit=records.MAX_BYTES)
+        except StorageFailed:
+            return None
+        claim = None if raw is None else records.decode_claim_ref(raw)
+        return claim if claim is not None and claim.uid == uid else None
 
     def binding(self, uid: ClaimUid, partition: PartitionName) -> Binding | None:
         """Who holds the partition, None when there is no file.

@@ -69,6 +69,15 @@ def decode_record(raw: bytes) -> ClaimRecord:
         raise RecordUnusable(f"claim record is corrupt: {exc}") from exc
 
 
+def decode_claim_ref(raw: bytes) -> ClaimRef | None:
+    """Which claim a record is of, also one that is newer or has a wrong checksum; None when it does not say."""
+    try:
+        envelope = json.loads(raw)
+        return _claim_ref(jsonshape.mapping(envelope, "payload")) if isinstance(envelope, dict) else None
+    except (ValueError, RecursionError, VgpuError):
+        return None
+
+
 def _decode(raw: bytes) -> ClaimRecord:
     envelope = json.loads(raw)
     if not isinstance(envelope, dict):
@@ -79,18 +88,22 @@ def _decode(raw: bytes) -> ClaimRecord:
     payload = jsonshape.mapping(envelope, "payload")
     if jsonshape.text(envelope, "sha256") != _checksum(payload):
         raise RecordUnusable("claim record is corrupt: its checksum does not fit its content")
-    claim = jsonshape.mapping(payload, "claim")
     return ClaimRecord(
-        claim=ClaimRef(
-            namespace=jsonshape.text(claim, "namespace"),
-            name=jsonshape.text(claim, "name"),
-            uid=ids.parse_claim_uid(jsonshape.text(claim, "uid")),
-        ),
+        claim=_claim_ref(payload),
         boot_id=jsonshape.text(payload, "boot_id"),
         state=ClaimState(jsonshape.text(payload, "state")),
         mode=AssignmentMode(jsonshape.text(payload, "mode")),
         policy=ComputePolicy(jsonshape.text(payload, "compute_policy")) if "compute_policy" in payload else ComputePolicy.FIXED,
         results=tuple(_decode_result(r) for r in jsonshape.mappings(payload, "results")),
+    )
+
+
+def _claim_ref(payload: Mapping[str, Any]) -> ClaimRef:
+    claim = jsonshape.mapping(payload, "claim")
+    return ClaimRef(
+        namespace=jsonshape.text(claim, "namespace"),
+        name=jsonshape.text(claim, "name"),
+        uid=ids.parse_claim_uid(jsonshape.text(claim, "uid")),
     )
 
 

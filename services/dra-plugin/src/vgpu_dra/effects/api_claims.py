@@ -1,4 +1,4 @@
-"""ResourceClaims from the API server: reads only, as plain dicts."""
+"""ResourceClaims from the API server: reads only."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from urllib.parse import quote
 
 from vgpu_dra.api_errors import ApiAway, ApiNotFound, ApiRefused
 from vgpu_dra.effects.kube_api import KubeApi
+from vgpu_state import jsonshape
 from vgpu_state.claims import ClaimRef
 from vgpu_state.errors import NotReady, PreconditionFailed
+from vgpu_state.jsonshape import ShapeError
 
 
 class ApiClaims:
@@ -25,11 +27,8 @@ class ApiClaims:
             PreconditionFailed: there is no such claim, or the API server refused; someone must act.
             NotReady: the API server is away; it will be back.
         """
-        # Both come from kubelet as text; no slash of theirs may lead elsewhere.
-        namespace, name = quote(claim.namespace, safe=""), quote(claim.name, safe="")
-        path = f"/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaims/{name}"
         try:
-            found: Mapping[str, Any] = await self._api.request("GET", path)
+            found: Mapping[str, Any] = await self._api.request("GET", _path(claim))
         except ApiNotFound as exc:
             raise PreconditionFailed(f"ResourceClaim {claim.namespace}/{claim.name} does not exist") from exc
         except ApiRefused as exc:
@@ -38,3 +37,29 @@ class ApiClaims:
         except ApiAway as exc:
             raise NotReady(str(exc)) from exc
         return found
+
+    async def has_vanished(self, claim: ClaimRef) -> bool:
+        """Whether the API server says that there is no such claim any more, or one of that name with another uid.
+
+        Raises:
+            ApiAway: it is away, or its answer is not about this claim.
+            ApiRefused: it said no.
+        """
+        try:
+            found = await self._api.request("GET", _path(claim))
+        except ApiNotFound as exc:
+            # Only in the API's own words: a server that does not serve resource.k8s.io/v1 answers 404 for every claim.
+            if exc.reason == f'resourceclaims.resource.k8s.io "{claim.name}" not found':
+                return True
+            raise ApiAway(f"API server does not serve ResourceClaims: {exc.reason}") from exc
+        try:
+            uid = jsonshape.text(jsonshape.mapping(found, "metadata"), "uid")
+        except ShapeError as exc:
+            raise ApiAway(f"the answer is no ResourceClaim: {exc}; it came from something else than an API server") from exc
+        return uid != claim.uid
+
+
+def _path(claim: ClaimRef) -> str:
+    # Both come from kubelet as text; no slash of theirs may lead elsewhere.
+    namespace, name = quote(claim.namespace, safe=""), quote(claim.name, safe="")
+    return f"/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaims/{name}"

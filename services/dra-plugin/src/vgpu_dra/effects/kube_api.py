@@ -23,6 +23,7 @@ _REQUEST_S = 10.0
 _LINE_BYTES = 4 << 20  # an object is at most etcd's 1.5 MiB
 _REACTIONS: Mapping[int, type[ApiRefused]] = {404: ApiNotFound, 409: ApiConflict, 410: ApiExpired}
 _OVERLOADED = 429
+_CONTENT_TYPES: Mapping[str, str] = {"PATCH": "application/merge-patch+json"}
 
 Document = Mapping[str, Any]  # Any: JSON
 
@@ -121,7 +122,7 @@ class KubeApi:
             path,
             method,
             query_params=list((query or {}).items()),
-            header_params={"Accept": "application/json", "Content-Type": "application/json"},
+            header_params={"Accept": "application/json", "Content-Type": _CONTENT_TYPES.get(method, "application/json")},
             body=body,
             auth_settings=["BearerToken"],
             _preload_content=False,
