@@ -52,6 +52,15 @@ def status(value: Any) -> Change:
     return lambda doc: doc.update(status=value)
 
 
+def config(**fields: Any) -> Change:
+    """The claim has a GpuConfig with other fields, for its request."""
+    parameters = {"apiVersion": "resource.nvidia.com/v1beta1", "kind": "GpuConfig", **fields}
+    opaque = {"driver": "manager.nvidia.com", "parameters": parameters}
+    entry = {"source": "FromClaim", "requests": ["gpu"], "opaque": opaque}
+    return lambda doc: doc["status"]["allocation"]["devices"].update(config=[entry])
+
+
+PARAMETERS = "status.allocation.devices.config[0].opaque.parameters"
 OTHER_UID = "99999999-8f0a-4f57-9d0e-6a6d1b2c7e10"
 REFUSED: tuple[tuple[str, Change, tuple[str, ...]], ...] = (
     ("replaced", metadata(uid=OTHER_UID), ("research/half", f"now has uid {OTHER_UID}", f"asks for {UID}", "replaced")),
@@ -66,6 +75,14 @@ REFUSED: tuple[tuple[str, Change, tuple[str, ...]], ...] = (
     ("too many results", results(33), (WHO, "33 allocation results", "at most 32")),
     ("one share twice", results(2), (WHO, "same request, device and shareID twice")),
     ("adminAccess", result(adminAccess=True), (WHO, "vgpu-5 is asked for with adminAccess", "only whole GPUs")),
+    ("being deleted", metadata(deletionTimestamp="2026-11-30T02:00:00Z"), (WHO, "is being deleted")),
+    ("unknown configuration", config(sharring={}), (WHO, f"{PARAMETERS}.sharring is not known", "expected apiVersion")),
+    (
+        "time slicing",
+        config(sharing={"strategy": "TimeSlicing"}),
+        (WHO, f"{PARAMETERS}.sharing.strategy is TimeSlicing", "feature gate TimeSlicingSettings", "off"),
+    ),
+    ("configuration of a MIG device", config(kind="MigDeviceConfig"), (WHO, "request gpu", "a MigDeviceConfig", "type vgpu")),
     ("no request", result(request=None), (RESULT, "field request is missing")),
     ("request climbs", result(request="../x"), (RESULT, "request name is '../x'", "DNS label")),
     ("request ends in a newline", result(request="gpu\n"), (RESULT, r"'gpu\n'", "DNS label")),

@@ -210,6 +210,7 @@ def make_bench(root: Path, *, native: Path, options: Mapping[str, str] | None = 
     """A node of eight GPUs below `root`, a short path since sockets are made there. `options` are VGPU_* variables."""
     node = build_node(root, native=native)
     host = FakeHost(root / "host")
+    (host.proc_root / "driver").symlink_to(node.proc_root / "driver")  # what the NVIDIA driver shows is in the same /proc
     claims = root / "claims"
     claims.mkdir()
     paths = StackPaths(claims=claims, nri_socket=root / "nri.sock", proc_root=host.proc_root, cgroup_root=host.cgroup_root)

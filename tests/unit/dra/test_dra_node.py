@@ -1,0 +1,96 @@
+"""One Prepare of kubelet's: what it waits for, and that each claim of a call is answered for itself."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from vgpu_dra.kubelet_service import DraNode
+from vgpu_dra.metrics import Metrics
+from vgpu_dra.workers import TreeWorkers
+from vgpu_proto import dra_v1
+from vgpu_state.claims import ClaimRecord, ClaimRef
+from vgpu_state.errors import NotReady, PreconditionFailed
+from vgpu_testkit.dra_tree import DraTree
+from vgpu_testkit.manifests import Manifest, Share
+
+CLAIM = Manifest(name="one", uid="11111111-8f0a-4f57-9d0e-6a6d1b2c7e10", shares=(Share(request="r", device="vgpu-1"),))
+OTHER = Manifest(name="two", uid="22222222-8f0a-4f57-9d0e-6a6d1b2c7e10", shares=(Share(request="r", device="vgpu-2"),))
+
+
+class Source:
+    """An API server that has what `documents` say, once it has answered each name's refusals."""
+
+    def __init__(self, *manifests: Manifest, **refusals: list[Exception]) -> None:
+        self._documents = {manifest.name: manifest.document() for manifest in manifests}
+        self._refusals = refusals
+        self.asked: list[str] = []
+
+    async def fetch(self, claim: ClaimRef) -> Mapping[str, Any]:
+        self.asked.append(claim.name)
+        if refusals := self._refusals.get(claim.name):
+            raise refusals.pop(0)
+        return self._documents[claim.name]
+
+
+def dra_node(tree: DraTree, source: Source) -> DraNode:
+    return DraNode(tree.claims, source, TreeWorkers(), Metrics(), clock=lambda: tree.now_s)
+
+
+def asked(*manifests: Manifest) -> list[dra_v1.Claim]:
+    return [dra_v1.Claim(namespace=m.namespace, name=m.name, uid=m.uid) for m in manifests]
+
+
+async def test_prepare_waits_for_an_api_server_that_is_away(node: DraTree) -> None:
+    source = Source(CLAIM, one=[NotReady("API server is away: refused"), NotReady("API server is away: refused")])
+
+    answers = await dra_node(node, source).prepare_all(asked(CLAIM))
+
+    assert isinstance(answers[CLAIM.uid], ClaimRecord)
+    assert source.asked == ["one", "one", "one"]
+
+
+async def test_claim_that_does_not_exist_is_refused_at_once_beside_one_that_waits(node: DraTree) -> None:
+    source = Source(
+        CLAIM,
+        one=[NotReady("API server is away: refused")],
+        two=[PreconditionFailed("ResourceClaim research/two does not exist")],
+    )
+
+    answers = await dra_node(node, source).prepare_all(asked(CLAIM, OTHER))
+
+    assert isinstance(answers[CLAIM.uid], ClaimRecord)
+    assert answers[OTHER.uid] == "ResourceClaim research/two does not exist"
+    assert source.asked == ["one", "two", "one"]
+
+
+async def test_prepare_that_kubelet_gave_up_asks_no_more(node: DraTree) -> None:
+    source = Source(CLAIM, one=[NotReady("API server is away: refused")] * 100)
+
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.1):
+            await dra_node(node, source).prepare_all(asked(CLAIM))
+
+    assert source.asked == ["one"]
+    assert node.ledger.records == {}
+
+
+async def test_unprepare_that_comes_while_a_claim_is_looked_up_wins(node: DraTree) -> None:
+    """The pod was deleted while the API server was away: nobody will unprepare what is prepared now."""
+    source = Source(CLAIM, one=[NotReady("API server is away: refused")])
+    dra = dra_node(node, source)
+
+    preparing = asyncio.create_task(dra.prepare_all(asked(CLAIM)))
+    while not source.asked:
+        await asyncio.sleep(0)
+    node.now_s += 1
+    await dra.unprepare_all(asked(CLAIM))
+
+    assert (await preparing)[CLAIM.uid] == (
+        "claim research/one (11111111-8f0a-4f57-9d0e-6a6d1b2c7e10) was unprepared while it was being prepared; kubelet may ask "
+        "again"
+    )
+    assert node.files() == []
