@@ -48,8 +48,9 @@ class DemoPod:
 
 
 def read_scene(directory: Path) -> tuple[DemoPod, ...]:
-    """The pods of all manifests in `directory`, by name of the file."""
-    return tuple(_pod(list(yaml.safe_load_all(f.read_text()))) for f in sorted(directory.glob("*.yaml")))
+    """The pods of the manifests in `directory`, by name of the file. Not every example has one."""
+    manifests = [list(yaml.safe_load_all(f.read_text())) for f in sorted(directory.glob("*.yaml"))]
+    return tuple(_pod(documents) for documents in manifests if any(d["kind"] == "Pod" for d in documents))
 
 
 def _pod(documents: Iterable[dict[str, Any]]) -> DemoPod:
