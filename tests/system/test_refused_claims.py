@@ -209,6 +209,7 @@ async def test_node_without_a_part_of_the_library_set_prepares_nothing(shared_be
     assert refused.error.startswith(f"{path} {words}")
     assert accepted.error == ""
     await shared_bench.unprepare_answers(kubelet_claim(claim))
+    await shared_bench.until_trash_is_empty()
 
 
 async def test_gpu_without_a_device_node_is_refused_and_leaves_nothing(shared_bench: DraBench) -> None:
