@@ -6,7 +6,7 @@ import asyncio
 import os
 import random
 import struct
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import TypeAlias
@@ -17,10 +17,10 @@ from grpclib.client import Channel, UnaryUnaryMethod
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError, StreamTerminatedError
 
-from vgpu_daemon import context
+from vgpu_daemon import context, sockets
 from vgpu_daemon.crowd import Bound
 from vgpu_daemon.grpc_server import GrpcServer, Limits
-from vgpu_proto import registrations
+from vgpu_proto import dra_health_v1, registrations
 from vgpu_state import errors
 from vgpu_testkit import garbage
 
@@ -260,6 +260,30 @@ async def refused_somehow(channel: Channel) -> bool:
     with pytest.raises((StreamTerminatedError, GRPCError)):
         await method(channel)(REQUEST)
     return True
+
+
+class Watch(dra_health_v1.DraResourceHealthBase):
+    """Answers once, and holds its stream open."""
+
+    async def node_watch_resources(
+        self, node_watch_resources_request: dra_health_v1.NodeWatchResourcesRequest
+    ) -> AsyncIterator[dra_health_v1.NodeWatchResourcesResponse]:
+        yield dra_health_v1.NodeWatchResourcesResponse()
+        await asyncio.Event().wait()
+
+
+async def test_stop_ends_a_stream_without_its_grace(socket_path: Path) -> None:
+    server = GrpcServer([Watch()], name="test", limits=Limits())
+    await server.start(sockets.publish(socket_path, mode=0o600))
+    async with Channel(path=str(socket_path)) as channel:
+        answers = dra_health_v1.DraResourceHealthStub(channel).node_watch_resources(dra_health_v1.NodeWatchResourcesRequest())
+        await anext(answers)
+
+        async with asyncio.timeout(5):
+            await server.stop(60)
+
+        with pytest.raises((StreamTerminatedError, GRPCError)):
+            await anext(answers)
 
 
 async def test_stop_before_start_is_nothing() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from vgpu_daemon.run import BadUsage
 from vgpu_dra.config import parse_config
+from vgpu_dra.policy.xids import XidClass
 from vgpu_dra.rules import OfferRules, Ratios
 from vgpu_state.claims import DeviceKind
 
@@ -61,6 +62,18 @@ def test_ratios_and_the_kind_without_counters_are_the_operators() -> None:
     assert config.offer == OfferRules(ratios=config.rules.ratios, kind_without_counters=DeviceKind.GPU)
 
 
+def test_operators_say_how_often_gpus_are_looked_at_and_which_xids_count() -> None:
+    config = parse_config(["--gpu-poll=2.5", "--additional-xids-to-ignore=94, 95"], {"DP_DISABLE_HEALTHCHECKS": "79"})
+
+    assert (config.gpu_poll_s, parse_config([], {}).gpu_poll_s) == (2.5, 10)
+    assert [config.xid_rules.judge(code) for code in (94, 95, 79, 48)] == [
+        XidClass.BENIGN,
+        XidClass.BENIGN,
+        XidClass.DISABLED,
+        XidClass.CRITICAL,
+    ]
+
+
 @pytest.mark.parametrize(
     ("argument", "words"),
     [
@@ -69,6 +82,11 @@ def test_ratios_and_the_kind_without_counters_are_the_operators() -> None:
         ("--device-memory-ratio=1.5", "--device-memory-ratio is '1.5'; expected a whole number of percent from 1 to 1000"),
         ("--device-memory-ratio=", "--device-memory-ratio is ''; expected a whole number of percent from 1 to 1000"),
         ("--device-kind-without-counters=mig", "--device-kind-without-counters is 'mig'; expected vgpu or gpu"),
+        ("--gpu-poll=0", "--gpu-poll is '0'; expected 0.01 to 600 seconds"),
+        ("--gpu-poll=often", "--gpu-poll is 'often'; expected 0.01 to 600 seconds"),
+        ("--gpu-poll=nan", "--gpu-poll is 'nan'; expected 0.01 to 600 seconds"),
+        ("--additional-xids-to-ignore=94,x", "--additional-xids-to-ignore is '94,x'; expected numbers separated by commas"),
+        ("--additional-xids-to-ignore=all", "--additional-xids-to-ignore is 'all'; expected numbers separated by commas"),
         ("--manager-dir=m", "--manager-dir is 'm'; expected an absolute path"),
         ("--cdi-dir=", "--cdi-dir is ''; expected an absolute path"),
         ("--claims-from=manifests", "--claims-from is 'manifests'; expected an absolute path"),

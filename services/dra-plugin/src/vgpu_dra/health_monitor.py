@@ -232,7 +232,7 @@ class HealthMonitor:
             old = before.gpus.get(uuid, health.GpuHealth())
             if gpu.taints != old.taints:
                 taints = [f"{t.key}={t.value}:{t.effect}" for t in gpu.taints]
-                _log.warning("GPU tainted", gpu=uuid, taints=taints, reason=gpu.message)
+                _log.warning("taints of a GPU changed", gpu=uuid, taints=taints, reason=gpu.message)
         for key in health.KEYS:
             tainted = sum(any(t.key == key for t in taints) for taints in self._told.taints.values())
             self._metrics.tainted_gpus.labels(key).set(tainted)

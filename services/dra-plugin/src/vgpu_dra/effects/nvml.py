@@ -8,7 +8,7 @@ from typing import Any
 import pynvml
 
 from vgpu_dra.effects import nvml_health, nvml_mig, pci
-from vgpu_dra.effects.nvml_library import NvmlLibrary, ends_session, said
+from vgpu_dra.effects.nvml_library import NvmlLibrary, ends_session, said, text
 from vgpu_dra.inventory import Gpu, Inventory, Traits
 from vgpu_dra.readings import Look, Reading
 from vgpu_state import ids
@@ -102,7 +102,7 @@ class NvmlReader:
             inventory=Inventory(
                 gpus=tuple(gpus),
                 unreadable=tuple(unreadable),
-                driver_version=_text(pynvml.nvmlSystemGetDriverVersion()),
+                driver_version=text(pynvml.nvmlSystemGetDriverVersion()),
                 cuda_version=(cuda // 1000, cuda % 1000 // 10),
             ),
             readings=readings,
@@ -121,8 +121,8 @@ def _read_gpu(handle: Any, index: int, *, sys_root: Path) -> tuple[Gpu, tuple[st
     gpu = Gpu(
         index=index,
         minor=pynvml.nvmlDeviceGetMinorNumber(handle),
-        uuid=ids.parse_gpu_uuid(_text(pynvml.nvmlDeviceGetUUID(handle))),
-        name=_text(pynvml.nvmlDeviceGetName(handle)),
+        uuid=ids.parse_gpu_uuid(text(pynvml.nvmlDeviceGetUUID(handle))),
+        name=text(pynvml.nvmlDeviceGetName(handle)),
         memory_bytes=memory_bytes,
         traits=_read_traits(handle, sys_root=sys_root),
         is_mig=is_mig,
@@ -133,7 +133,7 @@ def _read_gpu(handle: Any, index: int, *, sys_root: Path) -> tuple[Gpu, tuple[st
 
 def _read_traits(handle: Any, *, sys_root: Path) -> Traits:  # Any: pynvml's opaque pointer
     info = said(lambda: pynvml.nvmlDeviceGetPciInfo(handle))
-    bus_id = None if info is None else pci.bus_id(_text(info.busId))
+    bus_id = None if info is None else pci.bus_id(text(info.busId))
     return Traits(
         brand=_BRANDS.get(said(lambda: pynvml.nvmlDeviceGetBrand(handle))),
         architecture=_ARCHITECTURES.get(said(lambda: pynvml.nvmlDeviceGetArchitecture(handle))),
@@ -143,7 +143,3 @@ def _read_traits(handle: Any, *, sys_root: Path) -> Traits:  # Any: pynvml's opa
         # NVML's own NumaNodeId is another thing: the node that a coherent GPU's memory is, not the one it sits next to.
         numa_node=None if bus_id is None else pci.numa_node(bus_id, sys_root=sys_root),
     )
-
-
-def _text(value: str | bytes) -> str:
-    return value.decode(errors="replace") if isinstance(value, bytes) else value

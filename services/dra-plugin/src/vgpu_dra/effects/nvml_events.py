@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import pynvml
 import structlog
 
-from vgpu_dra.effects.nvml_library import NvmlLibrary
+from vgpu_dra.effects.nvml_library import NvmlLibrary, text
 from vgpu_dra.readings import Event, EventKind
 from vgpu_state import ids
 from vgpu_state.errors import MalformedInput, NotReady
@@ -113,7 +113,7 @@ class EventListener:
         for index in range(pynvml.nvmlDeviceGetCount()):
             try:
                 handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-                uuid = ids.parse_gpu_uuid(_text(pynvml.nvmlDeviceGetUUID(handle)))
+                uuid = ids.parse_gpu_uuid(text(pynvml.nvmlDeviceGetUUID(handle)))
             except (pynvml.NVMLError, MalformedInput):
                 continue  # a lost one: `nvml` says so
             if _ask(handle, events):
@@ -144,7 +144,3 @@ def _ask(handle: Any, events: Any) -> bool:
 
 def _address(handle: Any) -> int | None:
     return ctypes.cast(handle, ctypes.c_void_p).value
-
-
-def _text(value: str | bytes) -> str:
-    return value.decode(errors="replace") if isinstance(value, bytes) else value

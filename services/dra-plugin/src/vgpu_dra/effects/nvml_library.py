@@ -52,6 +52,11 @@ def said(ask: Callable[[], _T]) -> _T | None:
         raise
 
 
+def text(value: str | bytes) -> str:
+    """What nvidia-ml-py gives where NVML gives characters."""
+    return value.decode(errors="replace") if isinstance(value, bytes) else value
+
+
 class NvmlLibrary:
     """NVML of the driver below `driver_root`. One thread opens and closes it; another may borrow the open session."""
 
