@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from vgpu_dra.event_documents import Reason
 from vgpu_dra.kubelet_service import DraNode
 from vgpu_dra.metrics import Metrics
+from vgpu_dra.recorder import NoRecorder
 from vgpu_dra.workers import TreeWorkers
 from vgpu_proto import dra_v1
 from vgpu_state.claims import ClaimRecord, ClaimRef
@@ -65,6 +68,32 @@ async def test_claim_that_does_not_exist_is_refused_at_once_beside_one_that_wait
     assert isinstance(answers[CLAIM.uid], ClaimRecord)
     assert answers[OTHER.uid] == "ResourceClaim research/two does not exist"
     assert source.asked == ["one", "two", "one"]
+
+
+class Told(NoRecorder):
+    """Keeps what was told of claims."""
+
+    def __init__(self) -> None:
+        self.notes: list[tuple[str, Reason, str]] = []
+
+    def claim(self, claim: ClaimRef, reason: Reason, note: str) -> None:
+        self.notes.append((claim.name, reason, note))
+
+
+async def test_compute_policy_that_is_none_is_told_and_keeps_nobody_waiting(node: DraTree) -> None:
+    dra = dra_node(node, Source(replace(CLAIM, annotations={"a.com/vgpu-compute-policy": "elastic"})))
+    dra.recorder = told = Told()
+
+    answers = await dra.prepare_all(asked(CLAIM))
+
+    assert isinstance(answers[CLAIM.uid], ClaimRecord)
+    assert told.notes == [
+        (
+            "one",
+            Reason.POLICY_UNKNOWN,
+            "annotation a.com/vgpu-compute-policy is 'elastic'; expected one of fixed, balance, none: taken as fixed",
+        )
+    ]
 
 
 async def test_prepare_that_kubelet_gave_up_asks_no_more(node: DraTree) -> None:

@@ -24,6 +24,7 @@ class Reason(StrEnum):
     """Why, in the API's spelling; README lists what each means."""
 
     PREPARE_REFUSED = "VgpuPrepareRefused"
+    POLICY_UNKNOWN = "VgpuComputePolicyUnknown"
     PARTITION_REFUSED = "VgpuPartitionRefused"
     START_REFUSED = "VgpuStartRefused"
     UNPREPARED_IN_USE = "VgpuClaimUnpreparedInUse"

@@ -76,6 +76,7 @@ class DraNode:
                 _log.warning(
                     "claim not understood in full", claim_uid=ref.uid, claim=f"{ref.namespace}/{ref.name}", reason=remark
                 )
+                self.recorder.claim(ref, Reason.POLICY_UNKNOWN, remark)
             return await patience.held(
                 lambda: self._workers.run(lambda: self._claims.prepare(allocation, asked_at_s=asked_at)),
                 over=(GpusUnknown, DeviceInUse),
