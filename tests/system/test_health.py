@@ -10,6 +10,7 @@ import pytest
 
 from vgpu_testkit.dra_bench import DraBench, until
 
+NO_PERMISSION, FUNCTION_NOT_FOUND, RESET_REQUIRED = 4, 13, 16
 XID, DOUBLE_BIT_ECC, SINGLE_BIT_ECC = 8, 2, 1
 GPU2 = "GPU-5e5a3bb1-7d0c-4d58-9c1a-000000000002"
 GPU3 = "GPU-5e5a3bb1-7d0c-4d58-9c1a-000000000003"
@@ -165,6 +166,29 @@ def _more_than(bench: DraBench, looks: float) -> Callable[[], Any]:
         return await _looks(bench) > looks
 
     return holds
+
+
+@pytest.mark.parametrize("error", [NO_PERMISSION, FUNCTION_NOT_FOUND])
+async def test_a_gpu_that_says_nothing_of_its_health_is_not_lost(bench: DraBench, error: int) -> None:
+    for function in ("nvmlDeviceGetFieldValues", "nvmlDeviceGetRemappedRows", "nvmlDeviceGetTotalEccErrors"):
+        bench.node.fail(function, error)
+    look_often(bench)
+    await restart(bench)
+    await until(_more_than(bench, 2))
+
+    found = await gpu(bench, GPU2)
+    assert (found["condition"], found["taints"], found["uncorrected_errors"]) == ("healthy", [], None)
+
+
+async def test_a_gpu_that_must_be_reset_is_lost(bench: DraBench) -> None:
+    look_often(bench)
+    await restart(bench)
+
+    bench.node.update_nvml(
+        lambda state: state["faults"].append({"function": "nvmlDeviceGetTotalEccErrors", "gpu": GPU2, "error": RESET_REQUIRED})
+    )
+
+    await until_tainted(bench, "gpu-lost=:NoSchedule")
 
 
 async def test_hung_nvml_keeps_nothing_from_its_end(bench: DraBench) -> None:
