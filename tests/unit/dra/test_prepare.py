@@ -258,6 +258,21 @@ def test_admin_looks_at_a_gpu_in_mig_mode_too() -> None:
     assert result.gpu_uuid == gpu_uuid(3)
 
 
+@pytest.mark.parametrize("stated", [FIRST, replace(FIRST, cores_percent=None, memory_bytes=None)])
+def test_prepared_claim_stays_as_it_is_when_less_is_given_away_since(stated: AllocatedResult) -> None:
+    """Its pods run; a node that comes back with another ratio asks for them again."""
+    before = plan(stated, ratios=Ratios(cores_percent=100, memory_percent=200))
+
+    assert plan(stated, existing=before, ratios=Ratios(cores_percent=40, memory_percent=40)) is before
+
+
+def test_prepared_share_on_a_gpu_that_is_in_mig_mode_since_is_refused() -> None:
+    existing = plan(replace(FIRST, device=DeviceName("vgpu-3")))
+
+    with pytest.raises(PreconditionFailed, match="is in MIG mode, where nothing runs on it but its MIG devices"):
+        plan(replace(FIRST, device=DeviceName("vgpu-3")), existing=existing, inventory=MIG_INVENTORY)
+
+
 def test_oversubscribed_share_may_have_more_memory_than_the_gpu_and_no_more_compute() -> None:
     ratios = Ratios(cores_percent=200, memory_percent=150)
 

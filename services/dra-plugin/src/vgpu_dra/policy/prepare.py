@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, assert_never
 
 from vgpu_dra import cdi, device_config
 from vgpu_dra.allocation import AllocatedResult, Allocation
@@ -48,14 +48,14 @@ def plan_prepare(
             configuration asks for what this node does not do.
         MalformedInput: a share that the device cannot give, or a configuration of another type of device.
     """
-    results = tuple(_prepared(r, allocation=allocation, node=node, mint=mint) for r in allocation.results)
-    if len({_key(r, allocation) for r in allocation.results}) < len(results):
-        raise MalformedInput(f"claim {allocation.claim} has the same request, device and shareID twice in its allocation")
-    if existing is not None and _same_devices(existing.results, results):
+    if existing is not None and _is_allocated(existing, allocation, node.inventory):
         return existing
     if allocation.is_being_deleted:
         # A prepared claim is asked for again when a node or a sandbox comes back, and its pods keep it until they end.
         raise PreconditionFailed(f"claim {allocation.claim} is being deleted: it is not prepared for further pods")
+    results = tuple(_prepared(r, allocation=allocation, node=node, mint=mint) for r in allocation.results)
+    if len({_key(r, allocation) for r in allocation.results}) < len(results):
+        raise MalformedInput(f"claim {allocation.claim} has the same request, device and shareID twice in its allocation")
     if existing is not None and existing.state is ClaimState.PREPARED:
         raise PreconditionFailed(
             f"claim {allocation.claim} is prepared with {_devices(existing.results)}, its allocation now says "
@@ -78,7 +78,7 @@ def completed(record: ClaimRecord) -> ClaimRecord:
 
 
 def _prepared(result: AllocatedResult, *, allocation: Allocation, node: NodeNow, mint: Callable[[], Nonce]) -> PreparedResult:
-    where = f"claim {allocation.claim} request {result.request}"
+    where = _where(result, allocation)
     device = _device(result, where=where, inventory=node.inventory)
     common: dict[str, Any] = {
         "request": result.request,
@@ -121,6 +121,10 @@ def _device(result: AllocatedResult, *, where: str, inventory: Inventory) -> Dev
     return device
 
 
+def _where(result: AllocatedResult, allocation: Allocation) -> str:
+    return f"claim {allocation.claim} request {result.request}"
+
+
 def _check_configs(allocation: Allocation, results: tuple[PreparedResult, ...]) -> None:
     for result in results:
         try:
@@ -158,15 +162,30 @@ def _consumed(result: AllocatedResult, *, where: str, memory_bytes: int, ratios:
     return Consumed(cores_percent=cores, memory_bytes=memory)
 
 
-def _same_devices(one: tuple[PreparedResult, ...], other: tuple[PreparedResult, ...]) -> bool:
-    """Whether two preparations give the same of the same GPUs; the nonces are drawn anew each time."""
-    return len(one) == len(other) and all(_is_same_device(a, b) for a, b in zip(one, other, strict=True))
+def _is_allocated(existing: ClaimRecord, allocation: Allocation, inventory: Inventory) -> bool:
+    """Whether a record holds what the allocation says, by the devices' names of now.
+
+    What the claim omits is not compared: it was the whole, and what that is the operator may have changed since.
+    """
+    return len(existing.results) == len(allocation.results) and all(
+        _is_same(prepared, result, _device(result, where=_where(result, allocation), inventory=inventory))
+        for prepared, result in zip(existing.results, allocation.results, strict=True)
+    )
 
 
-def _is_same_device(one: PreparedResult, other: PreparedResult) -> bool:
-    if isinstance(one, PreparedVgpu) and isinstance(other, PreparedVgpu):
-        return one == replace(other, grant=one.grant)
-    return one == other
+def _is_same(prepared: PreparedResult, result: AllocatedResult, device: Device) -> bool:
+    place = (prepared.request, prepared.pool, prepared.device, prepared.share_id, prepared.gpu_uuid, prepared.kind)
+    if place != (result.request, result.pool, result.device, result.share_id, device.gpu.uuid, device.kind):
+        return False
+    match prepared:
+        case PreparedVgpu(consumed=consumed):
+            return result.cores_percent in (None, consumed.cores_percent) and result.memory_bytes in (None, consumed.memory_bytes)
+        case PreparedGpu(has_admin_access=has_admin_access):
+            return has_admin_access == result.has_admin_access
+        case PreparedMig(mig_uuid=mig_uuid):
+            return device.mig is not None and device.mig.uuid == mig_uuid
+        case never:
+            assert_never(never)
 
 
 def _devices(results: tuple[PreparedResult, ...]) -> str:
