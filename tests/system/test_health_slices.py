@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from vgpu_testkit.api_server import ApiServer, cluster_environment
+from vgpu_testkit.api_environment import cluster_environment
+from vgpu_testkit.api_server import ApiServer
 from vgpu_testkit.dra_bench import DraBench
 
 XID = 8
