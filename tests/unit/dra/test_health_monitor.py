@@ -11,6 +11,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from vgpu_dra.effects.health_file import HealthFile
+from vgpu_dra.event_documents import Reason, Severity
 from vgpu_dra.health_monitor import Ear, HealthMonitor, State
 from vgpu_dra.health_service import HealthReports, Report
 from vgpu_dra.inventory import Inventory
@@ -18,6 +19,7 @@ from vgpu_dra.metrics import Metrics
 from vgpu_dra.policy.health import Condition, GpuHealth, NodeHealth
 from vgpu_dra.policy.xids import XidRules
 from vgpu_dra.readings import Event, EventKind, Look, Reading
+from vgpu_dra.recorder import NoRecorder
 from vgpu_dra.workers import TreeWorkers
 from vgpu_state.errors import NotReady
 from vgpu_state.layout import Layout
@@ -49,6 +51,16 @@ class Silence:
 
     def ask_anew(self) -> None:
         self.asked += 1
+
+
+class Told(NoRecorder):
+    """Keeps what the node was told."""
+
+    def __init__(self) -> None:
+        self.words: list[tuple[str, str, str]] = []
+
+    def node(self, reason: Reason, note: str, severity: Severity = Severity.WARNING) -> None:
+        self.words.append((reason.value, severity.value, note))
 
 
 class SlowFile(HealthFile):
@@ -104,6 +116,23 @@ async def until_tainted(monitor: HealthMonitor) -> None:
 
 def value(metrics: Metrics, name: str) -> float:
     return metrics.registry.get_sample_value(name) or 0.0
+
+
+@pytest.mark.usefixtures("serving")
+async def test_a_gpu_that_gets_no_claims_is_told_to_the_node_and_what_only_informs_is_not(monitor: HealthMonitor) -> None:
+    monitor.recorder = told = Told()
+
+    monitor.heard(Event(gpu=INVENTORY.gpus[3].uuid, kind=EventKind.XID, code=13))
+    await until_tainted(monitor)
+    assert told.words == []
+    monitor.heard(XID_79)
+    async with asyncio.timeout(10):
+        while not told.words:
+            await monitor.changed.wait()
+
+    ((reason, severity, note),) = told.words
+    assert (reason, severity) == ("VgpuGpuUnhealthy", "Warning")
+    assert note.startswith(f"GPU {GPU2} gets no new claims (manager.nvidia.com/xid): ")
 
 
 @pytest.mark.usefixtures("serving")

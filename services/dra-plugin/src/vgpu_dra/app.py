@@ -154,7 +154,7 @@ class App:
             taints=self._health.taints,
         )
         self._health.on_change = self._control_plane.offer_changed
-        self._recorder = self._control_plane.recorder
+        self._recorder = self._health.recorder = self._control_plane.recorder
         return self._control_plane.claims
 
     def _make_tree(self) -> None:

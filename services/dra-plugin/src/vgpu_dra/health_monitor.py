@@ -14,12 +14,14 @@ from typing import Any, Protocol
 import structlog
 
 from vgpu_dra import health_record
+from vgpu_dra.event_documents import Reason, Severity
 from vgpu_dra.metrics import Metrics
 from vgpu_dra.policy import health
 from vgpu_dra.policy.health import Condition, NodeHealth
 from vgpu_dra.policy.xids import XidRules
 from vgpu_dra.readings import Event, EventKind, Look
-from vgpu_dra.taints import Taints
+from vgpu_dra.recorder import NoRecorder, Recorder
+from vgpu_dra.taints import Taint, TaintEffect, Taints
 from vgpu_dra.workers import TreeWorkers
 from vgpu_state.errors import VgpuError
 from vgpu_state.ids import GpuUuid
@@ -84,6 +86,7 @@ class HealthMonitor:
         self._listener: Listener | None = None
         self.changed = asyncio.Event()
         self.on_change: Callable[[], None] = lambda: None
+        self.recorder: Recorder = NoRecorder()
         self.look_soon: Callable[[], None] = lambda: None
 
     async def load(self, workers: TreeWorkers, *, boot_id: str) -> None:
@@ -233,6 +236,7 @@ class HealthMonitor:
             if gpu.taints != old.taints:
                 taints = [f"{t.key}={t.value}:{t.effect}" for t in gpu.taints]
                 _log.warning("taints of a GPU changed", gpu=uuid, taints=taints, reason=gpu.message)
+            self._tell_users(uuid, before=_keeps_away(old), now=_keeps_away(gpu), message=gpu.message)
         for key in health.KEYS:
             tainted = sum(any(t.key == key for t in taints) for taints in self._told.taints.values())
             self._metrics.tainted_gpus.labels(key).set(tainted)
@@ -242,6 +246,14 @@ class HealthMonitor:
             self.on_change()
         self.changed.set()
         self.changed = asyncio.Event()
+
+    def _tell_users(self, uuid: GpuUuid, *, before: tuple[Taint, ...], now: tuple[Taint, ...], message: str) -> None:
+        """Tells the node of what keeps new claims away, and of its end; what only informs is in the slices."""
+        if now and now != before:
+            keys = ", ".join(t.key for t in now)
+            self.recorder.node(Reason.GPU_UNHEALTHY, f"GPU {uuid} gets no new claims ({keys}): {message}")
+        if before and not now:
+            self.recorder.node(Reason.GPU_RECOVERED, f"GPU {uuid} is well again and gets new claims", Severity.NORMAL)
 
 
 class Ear:
@@ -266,6 +278,10 @@ class Ear:
     def _carry(self, act: Callable[[], None]) -> None:
         with suppress(RuntimeError):  # the loop has ended: so does the process
             self._loop.call_soon_threadsafe(act)
+
+
+def _keeps_away(gpu: health.GpuHealth) -> tuple[Taint, ...]:
+    return tuple(t for t in gpu.taints if t.effect is TaintEffect.NO_SCHEDULE)
 
 
 def _shown(node: NodeHealth) -> Mapping[GpuUuid, tuple[object, ...]]:
