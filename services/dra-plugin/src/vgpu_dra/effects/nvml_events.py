@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -79,12 +80,12 @@ class EventListener:
                 self._failure = ""
                 continue
             except NotReady:
-                self._registration = None
+                pass  # the next look opens a session
             except pynvml.NVMLError as exc:
-                self._registration = None
+                self._is_stale.set()
                 self._tell_failure(f"NVML answered a wait for events: {exc}")
             except Exception:  # noqa: BLE001 - the root of a thread: without it nobody would hear of any GPU again
-                self._registration = None
+                self._is_stale.set()
                 _log.exception("waiting for events failed")
             pause.wait(_PAUSE_S)
 
@@ -104,10 +105,19 @@ class EventListener:
         self._ear.heard(Event(gpu=gpu, kind=kind, code=found.eventData if kind is EventKind.XID else 0))
 
     def _register(self, session: int) -> _Registration:
-        if self._registration is not None and self._registration.session == session:
-            pynvml.nvmlEventSetFree(self._registration.events)
-            self._registration = None
+        before, self._registration = self._registration, None
+        if before is not None and before.session == session:  # that of an earlier session went with it
+            with suppress(pynvml.NVMLError):
+                pynvml.nvmlEventSetFree(before.events)
         events = pynvml.nvmlEventSetCreate()
+        try:
+            return self._ask_all(session, events)
+        except pynvml.NVMLError:
+            with suppress(pynvml.NVMLError):
+                pynvml.nvmlEventSetFree(events)
+            raise
+
+    def _ask_all(self, session: int, events: Any) -> _Registration:
         uuid_of: dict[int | None, GpuUuid] = {}
         unmonitored: set[GpuUuid] = set()
         for index in range(pynvml.nvmlDeviceGetCount()):
@@ -116,7 +126,9 @@ class EventListener:
                 uuid = ids.parse_gpu_uuid(text(pynvml.nvmlDeviceGetUUID(handle)))
             except (pynvml.NVMLError, MalformedInput):
                 continue  # a lost one: `nvml` says so
-            if _ask(handle, events):
+            types = _types_of(handle)
+            self._library.check_open(session)  # a call that has hung may have outlived the library that made `events`
+            if types and _ask(handle, types, events):
                 uuid_of[_address(handle)] = uuid
             else:
                 unmonitored.add(uuid)
@@ -130,12 +142,18 @@ class EventListener:
         self._ear.failed(reason)
 
 
-def _ask(handle: Any, events: Any) -> bool:
+def _types_of(handle: Any) -> int:
+    """The kinds of events that are wanted of the GPU, 0 when it tells of no XID."""
+    try:
+        types = _WANTED & int(pynvml.nvmlDeviceGetSupportedEventTypes(handle))
+    except pynvml.NVMLError:
+        return 0
+    return types if types & pynvml.nvmlEventTypeXidCriticalError else 0
+
+
+def _ask(handle: Any, types: int, events: Any) -> bool:
     """Whether the set gets the GPU's events from now on."""
     try:
-        types = _WANTED & pynvml.nvmlDeviceGetSupportedEventTypes(handle)
-        if not types & pynvml.nvmlEventTypeXidCriticalError:
-            return False
         pynvml.nvmlDeviceRegisterEvents(handle, types, events)
     except pynvml.NVMLError:
         return False

@@ -117,6 +117,16 @@ class NvmlLibrary:
                 self._borrowed.discard(session)
                 self._changed.notify_all()
 
+    def check_open(self, session: int) -> None:
+        """Returns when what was made in the session may still be used.
+
+        Raises:
+            NotReady: it is over; its borrower took too long.
+        """
+        with self._changed:
+            if not self._is_open or session != self._session:
+                raise NotReady("the NVML session is over")
+
     def _load(self) -> None:
         link = find_nvml(self._driver_root)
         if link is None:
