@@ -61,6 +61,22 @@ def test_wrong_command_line_is_exit_2_with_usage_and_complaint(argv: str, compla
     assert lines[-1] == f"vgpu-x: {complaint}"
 
 
+def test_help_tells_each_option_with_its_variable_and_its_own_default() -> None:
+    program = (
+        "from vgpu_daemon.options import Option, parse\n"
+        "given = [Option('colour', 'white', '100 % paint'), Option('wood', '', 'which floor')]\n"
+        "parse('vgpu-x', given, ['--help'], {'VGPU_COLOUR': 'red'})"
+    )
+
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, env={"COLUMNS": "200"})
+
+    assert done.returncode == 0
+    assert [line.strip() for line in done.stdout.splitlines()[-2:]] == [
+        "--colour COLOUR  100 % paint [VGPU_COLOUR; default white]",
+        "--wood WOOD      which floor [VGPU_WOOD]",
+    ]
+
+
 def test_every_option_has_its_environment_variable() -> None:
     assert options.MANAGER_DIR.env == "VGPU_MANAGER_DIR"
     assert options.HTTP_LISTEN.env == "VGPU_HTTP_LISTEN"

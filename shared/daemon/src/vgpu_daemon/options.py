@@ -38,7 +38,11 @@ PROC_ROOT = Option("proc-root", "/proc", "the host's proc file system")
 CGROUP_ROOT = Option("cgroup-root", "/sys/fs/cgroup", "the host's cgroup file systems")
 CLAIMS_FROM = Option("claims-from", "api", "`api`, or a directory of ResourceClaim manifests that carry their allocation")
 LIBRARY_VERSION = Option("library-version", "v1.0.0", "which libvgpu-control.so.<version> of the manager directory is mounted")
-RUNTIME_HANDLERS = Option("runtime-handlers", ",nvidia*", "runtime handlers that may run a vGPU container, comma separated")
+RUNTIME_HANDLERS = Option(
+    "runtime-handlers",
+    ",nvidia*",
+    "patterns of runtime handlers that may run a vGPU container, joined by commas; the empty one is the runtime's plain handler",
+)
 ALLOW_PRIVILEGED = Option("allow-privileged", "false", "`true` lets privileged containers use a vGPU")
 NODE_NAME = Option("node-name", "", "this node's name, as in spec.nodeName; empty: the host's name")
 POD_UID = Option("pod-uid", "", "the uid of this process's pod: two pods then have sockets of their own; empty: plain names")
@@ -66,7 +70,8 @@ def parse(prog: str, options: Sequence[Option], argv: Sequence[str], environ: Ma
     parser = argparse.ArgumentParser(prog=prog, exit_on_error=False, allow_abbrev=False)
     for option in options:
         default = environ.get(option.env, option.default)
-        parser.add_argument(f"--{option.name}", default=default, help=f"{option.meaning} [{option.env}]")
+        shown = f" [{option.env}; default {option.default}]" if option.default else f" [{option.env}]"
+        parser.add_argument(f"--{option.name}", default=default, help=(option.meaning + shown).replace("%", "%%"))
     try:
         known, unknown = parser.parse_known_args(argv)
     except argparse.ArgumentError as exc:
