@@ -66,7 +66,7 @@ class Story:
             for container in pod.containers:
                 container_id = await self._start(pod, container, sandbox, attempt=0)
                 self.running.append(Running(pod=pod, container=container, sandbox=sandbox, id=container_id))
-                self.report.fact(f"{pod.name}/{container.name:<8} runs as {container_id[:12]}")
+                self.report.fact(f"{f'{pod.name}/{container.name}':<20} runs as {container_id[:12]}")
 
     async def inspect(self) -> None:
         self.report.chapter("what a program inside each container reads from the mounted file")

@@ -21,7 +21,7 @@ _NAME_MAX = 253
 
 
 class Reason(StrEnum):
-    """Why, in the API's spelling; README lists what each means."""
+    """Why, in the API's spelling; OPERATIONS.md lists what each means."""
 
     PREPARE_REFUSED = "VgpuPrepareRefused"
     POLICY_UNKNOWN = "VgpuComputePolicyUnknown"

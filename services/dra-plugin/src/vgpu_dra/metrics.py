@@ -36,7 +36,7 @@ class Metrics:
         )
         self.events = Counter(
             "vgpu_dra_events",
-            "What a user should see: claim_quarantined, unprepare_forced, and the refusal of each operation",
+            "What a user should see: claim_quarantined, unprepare_forced, vanished_claim_removed, <operation>_refused",
             ("reason",),
             registry=self.registry,
         )
