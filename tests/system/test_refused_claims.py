@@ -76,7 +76,7 @@ REFUSED: tuple[tuple[str, Change, tuple[str, ...]], ...] = (
     ("one share twice", results(2), (WHO, "same request, device and shareID twice")),
     ("adminAccess", result(adminAccess=True), (WHO, "vgpu-5 is asked for with adminAccess", "only whole GPUs")),
     ("being deleted", metadata(deletionTimestamp="2026-11-30T02:00:00Z"), (WHO, "is being deleted")),
-    ("unknown configuration", config(sharring={}), (WHO, f"{PARAMETERS}.sharring is not known", "expected apiVersion")),
+    ("unknown configuration", config(sharring={}), (WHO, f"{PARAMETERS}.'sharring' is not known", "expected apiVersion")),
     (
         "time slicing",
         config(sharing={"strategy": "TimeSlicing"}),

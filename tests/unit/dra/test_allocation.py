@@ -100,6 +100,13 @@ def test_unknown_compute_policy_is_fixed_and_remarked(value: Any) -> None:
     )
 
 
+def test_only_the_first_unknown_compute_policies_are_remarked() -> None:
+    """Each is an Event and a line in the log, and a claim has room for thousands of annotations."""
+    allocation = annotated({f"{i}.com/vgpu-compute-policy": "some" for i in range(1000, 3000)})
+
+    assert [remark.split()[1] for remark in allocation.remarks] == [f"{i}.com/vgpu-compute-policy" for i in range(1000, 1004)]
+
+
 def test_claim_with_a_deletion_time_is_being_deleted() -> None:
     deleted = parse_allocation(claim(RESULT, deletionTimestamp="2026-11-30T02:00:00Z"), expected_uid=CLAIM_UID)
 

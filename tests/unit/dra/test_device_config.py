@@ -99,8 +99,8 @@ def test_configuration_is_taken_as_its_kind(parameters: Any, kind: ConfigKind, s
             f"{PARAMETERS}.kind is 'ComputeDomainChannelConfig'; expected one of",
         ),
         (row({**gpu(), "kind": 5}), f"{PARAMETERS}.kind is of type int; expected one of"),
-        (row(gpu(sharring={})), f"{PARAMETERS}.sharring is not known; expected apiVersion, kind, sharing"),
-        (row(gpu(iommu={})), f"{PARAMETERS}.iommu is not known"),
+        (row(gpu(sharring={})), f"{PARAMETERS}.'sharring' is not known; expected apiVersion, kind, sharing"),
+        (row(gpu(iommu={})), f"{PARAMETERS}.'iommu' is not known"),
         (row(gpu(sharing="MPS")), f"{PARAMETERS}.sharing is of type str; expected an object"),
         (row(gpu(sharing={})), f"{PARAMETERS}.sharing.strategy is missing; expected one of TimeSlicing, MPS"),
         (row(gpu(sharing={"strategy": "mps"})), f"{PARAMETERS}.sharing.strategy is 'mps'; expected one of TimeSlicing, MPS"),
@@ -118,15 +118,15 @@ def test_configuration_is_taken_as_its_kind(parameters: Any, kind: ConfigKind, s
         ),
         (
             row(mig(sharing={"strategy": "TimeSlicing", "timeSlicingConfig": {}})),
-            f"{PARAMETERS}.sharing.timeSlicingConfig is not known; expected mpsConfig, strategy",
+            f"{PARAMETERS}.sharing.'timeSlicingConfig' is not known; expected mpsConfig, strategy",
         ),
         (
             row(mps(defaultActiveThreadPercentage=101)),
-            f"{PARAMETERS}.sharing.mpsConfig.defaultActiveThreadPercentage is 101; expected 0 to 100",
+            f"{PARAMETERS}.sharing.mpsConfig.defaultActiveThreadPercentage is '101'; expected 0 to 100",
         ),
         (
             row(mps(defaultActiveThreadPercentage=True)),
-            f"{PARAMETERS}.sharing.mpsConfig.defaultActiveThreadPercentage is True; expected 0 to 100",
+            f"{PARAMETERS}.sharing.mpsConfig.defaultActiveThreadPercentage is 'True'; expected 0 to 100",
         ),
         (
             row(mps(defaultPinnedDeviceMemoryLimit="1000Ki")),
@@ -148,7 +148,12 @@ def test_configuration_is_taken_as_its_kind(parameters: Any, kind: ConfigKind, s
             row(mps(defaultPerDevicePinnedMemoryLimit={"1": "1"})),
             f"{PARAMETERS}.sharing.mpsConfig.defaultPerDevicePinnedMemoryLimit.1 is '1'; expected at least 1Mi",
         ),
-        (row(mps(extra=1)), f"{PARAMETERS}.sharing.mpsConfig.extra is not known"),
+        (row(mps(extra=1)), f"{PARAMETERS}.sharing.mpsConfig.'extra' is not known"),
+        (row(mps(**{"a\nb" * 100: 1})), f"{PARAMETERS}.sharing.mpsConfig.'a\\nba\\nb"),
+        (
+            row(mps(defaultActiveThreadPercentage="9" * 1000)),
+            f"{PARAMETERS}.sharing.mpsConfig.defaultActiveThreadPercentage is '{'9' * 80}…'; expected 0 to 100",
+        ),
         (row(vfio(iommu={"backendPolicy": "None"})), f"{PARAMETERS}.iommu.backendPolicy is 'None'; expected one of LegacyOnly"),
         (
             row(vfio(iommu={"enableAPIDevice": "yes"})),

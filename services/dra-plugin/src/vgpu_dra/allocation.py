@@ -18,6 +18,7 @@ from vgpu_state.ids import ClaimUid, DeviceName, PoolName, RequestName, ShareId
 
 POLICY_ANNOTATION = "/vgpu-compute-policy"  # the end of the key; what stands before it is the installation's
 MAX_RESULTS = 32  # the API's own limit
+_MAX_REMARKS = 4  # an object has room for thousands of annotations, and each remark is an Event
 _MAX_TOLD_PODS = 8  # of the 256 that may share a claim, most of them on other nodes
 
 
@@ -106,7 +107,7 @@ def _claim(metadata: Mapping[str, Any]) -> ClaimRef:
 
 
 def _policy(metadata: Mapping[str, Any]) -> tuple[ComputePolicy, tuple[str, ...]]:
-    """The annotation's policy, the strictest where several say one, and a remark for each that is none.
+    """The annotation's policy, the strictest where several say one, and a remark for each of the first that are none.
 
     What is not understood is FIXED, as upstream has it: the policy that takes least from the GPU's other users.
     """
@@ -114,10 +115,11 @@ def _policy(metadata: Mapping[str, Any]) -> tuple[ComputePolicy, tuple[str, ...]
         return ComputePolicy.FIXED, ()
     said = {k: v for k, v in jsonshape.mapping(metadata, "annotations").items() if k.endswith(POLICY_ANNOTATION)}
     known = [policy for policy in ComputePolicy if policy.value in said.values()]
+    unknown = sorted(key for key, value in said.items() if value not in list(ComputePolicy))
     remarks = tuple(
-        f"annotation {key} is {ids.shown(str(value))}; expected one of {', '.join(ComputePolicy)}: taken as {ComputePolicy.FIXED}"
-        for key, value in sorted(said.items())
-        if value not in list(ComputePolicy)
+        f"annotation {key} is {ids.shown(str(said[key]))}; expected one of {', '.join(ComputePolicy)}: taken as "
+        f"{ComputePolicy.FIXED}"
+        for key in unknown[:_MAX_REMARKS]
     )
     return ComputePolicy.FIXED if remarks or not known else known[0], remarks
 

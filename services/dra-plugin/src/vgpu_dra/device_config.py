@@ -142,7 +142,7 @@ class _Fields:
 
     def check_known(self, known: Collection[str]) -> None:
         if unknown := sorted(set(self.doc) - set(known)):
-            raise self.fault(unknown[0], f"is not known; expected {', '.join(sorted(known))}")
+            raise self.fault(ids.shown(unknown[0]), f"is not known; expected {', '.join(sorted(known))}")
 
     def word(self, field: str, allowed: Sequence[str]) -> str | None:
         return None if self.doc.get(field) is None else _word(self.doc, field, allowed, where=self.where)
@@ -194,7 +194,7 @@ def _check_mps(fields: _Fields) -> None:
     fields.check_known(("defaultActiveThreadPercentage", "defaultPinnedDeviceMemoryLimit", "defaultPerDevicePinnedMemoryLimit"))
     percent = fields.doc.get("defaultActiveThreadPercentage")
     if percent is not None and (type(percent) is not int or not 0 <= percent <= 100):  # JSON true is an int
-        raise fields.fault("defaultActiveThreadPercentage", f"is {percent!r}; expected 0 to 100")
+        raise fields.fault("defaultActiveThreadPercentage", f"is {ids.shown(str(percent))}; expected 0 to 100")
     _check_pinned(fields, "defaultPinnedDeviceMemoryLimit")
     per_device = fields.below("defaultPerDevicePinnedMemoryLimit") or _Fields(doc={}, where="")
     for key in per_device.doc:
