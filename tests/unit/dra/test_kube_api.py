@@ -94,6 +94,17 @@ async def test_an_answer_that_is_no_object_came_from_something_else(text: str) -
             await api.request("GET", "/x")
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [("[" * 9000 + "]" * 9000, "recursion depth"), ('{"a": ' + "9" * 5000 + "}", "4300 digits")],
+    ids=["nested", "long number"],
+)
+async def test_json_beyond_all_reason_is_an_answer_that_cannot_be_read(text: str, words: str) -> None:
+    async with answering(always(200, text)) as api:
+        with pytest.raises(ApiAway, match=rf"^the answer to GET /x cannot be read: .*{words}"):
+            await api.request("GET", "/x")
+
+
 async def test_an_error_page_is_shown_in_part() -> None:
     async with answering(always(403, "<html>" + "x" * 1000)) as api:
         with pytest.raises(ApiRefused) as caught:

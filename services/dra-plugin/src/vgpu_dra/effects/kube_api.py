@@ -157,8 +157,11 @@ def _message(text: str) -> str:
 def _decoded(text: str | bytes, *, what: str) -> Document:
     try:
         document: Any = json.loads(text)
-    except ValueError as exc:
+    except (json.JSONDecodeError, UnicodeDecodeError) as exc:
         raise ApiAway(f"the answer to {what} is no JSON: it came from something else than an API server") from exc
+    except (ValueError, RecursionError) as exc:
+        # What users put into a claim is in it as it came: lists in lists, or a number of thousands of digits.
+        raise ApiAway(f"the answer to {what} cannot be read: {exc}") from exc
     if not isinstance(document, dict):
         raise ApiAway(f"the answer to {what} is no object: it came from something else than an API server")
     decoded: Document = document
