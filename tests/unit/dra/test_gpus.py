@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -122,6 +123,26 @@ async def test_hung_nvml_is_not_called_a_second_time_and_heals(gpus: Gpus, drive
     driver.hangs.set()
     await gpus.refresh(patience_s=5)
     assert (driver.calls, gpus.fault, gpus.inventory()) == (1, None, INVENTORY)
+
+
+async def test_a_look_that_was_given_up_before_it_began_is_made_anew(
+    monkeypatch: pytest.MonkeyPatch, driver: Driver, witness: Witness
+) -> None:
+    """The wait for the writer lock ends at any moment, also between the asking for a look and its beginning."""
+    driver.hangs.clear()
+    busy = ThreadPoolExecutor(1)
+    busy.submit(driver.hangs.wait, 60)
+    monkeypatch.setattr("vgpu_dra.gpus.ThreadPoolExecutor", lambda *_, **__: busy)
+    gpus = Gpus(driver.look, on_change=lambda: None, watcher=witness)
+    waiting = asyncio.create_task(gpus.refresh(patience_s=60))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.wait((waiting,))
+    driver.hangs.set()
+
+    await gpus.refresh(patience_s=5)
+
+    assert (witness.saw, gpus.inventory()) == (["8 answered"], INVENTORY)
 
 
 async def test_gpus_are_kept_as_lost_while_there_is_no_driver(gpus: Gpus, driver: Driver, witness: Witness) -> None:

@@ -75,7 +75,7 @@ class Gpus:
 
     async def refresh(self, *, patience_s: float) -> None:
         """Reads anew, or goes on waiting for the reading under way, for `patience_s` seconds."""
-        if self._pending is None:
+        if self._pending is None or self._pending.cancelled():  # a caller went away before the thread had begun
             self._pending = self._executor.submit(self._look)
         waiting = asyncio.wrap_future(self._pending)
         try:
