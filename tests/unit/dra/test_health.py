@@ -144,6 +144,12 @@ def test_an_unclean_look_begins_the_count_anew(unclean: Step) -> None:
     assert taints(after(count, node=node)) == []
 
 
+def test_memory_errors_are_counted_over_a_look_that_does_not_say_how_many() -> None:
+    told = after(look(Reading(uncorrected_errors=4)), look(Reading(uncorrected_errors=None)), look(Reading(uncorrected_errors=5)))
+
+    assert taints(told) == ["ecc=uncorrectable:NoSchedule"]
+
+
 def test_the_drivers_verdict_wins_over_what_waits_for_a_reset() -> None:
     clean = look(Reading(recovery_action=0, needs_reset=True))
 

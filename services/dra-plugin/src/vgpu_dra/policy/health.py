@@ -53,7 +53,7 @@ class Condition(Enum):
 class GpuHealth:
     """One GPU. The XIDs are the first of each class since it was last clean: what began it, and no write for each that follows.
 
-    `is_silent` NVML hangs, so that nothing can be said. `uncorrected_errors` is the count at the last look. The two counts of
+    `is_silent` NVML hangs, so that nothing can be said. `uncorrected_errors` is the count that was said last. The two counts of
     looks begin anew with each process; what they end does not.
     """
 
@@ -194,7 +194,7 @@ def _answered(gpu: GpuHealth, reading: Reading) -> GpuHealth:
         recovery_action=_standing_action(gpu.recovery_action, action, is_healed=is_healed),
         is_lost=gpu.is_lost and answered < CLEAN_POLLS,
         is_unmonitored=gpu.is_unmonitored,
-        uncorrected_errors=reading.uncorrected_errors,
+        uncorrected_errors=gpu.uncorrected_errors if reading.uncorrected_errors is None else reading.uncorrected_errors,
         clean_polls=clean,
         answered_polls=answered,
     )
