@@ -91,3 +91,41 @@ def test_event_calls_are_refused_when_they_are_made_wrongly(start: Start, node: 
 
     assert program.hear() == [8, 287]
     assert program.hear() == [0, 3, 2, 2, 2, 2, 0]
+
+
+def test_the_listener_keeps_one_event_set_however_often_a_wait_fails(start: Start, node: Node) -> None:
+    node.fail("nvmlEventSetWait_v2", 4)
+    program = start(
+        node,
+        """
+        import structlog
+        from contextlib import nullcontext
+        from vgpu_dra.effects import nvml_events
+        structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+        n.nvmlInit()
+        nvml_events._PAUSE_S = 0.0
+        made, freed = [], []
+        create, free = n.nvmlEventSetCreate, n.nvmlEventSetFree
+        n.nvmlEventSetCreate = lambda: made.append(create()) or made[-1]
+        n.nvmlEventSetFree = lambda events: freed.append(free(events))
+        class Library:
+            def borrowed(self):
+                return nullcontext(1)
+            def check_open(self, session): pass
+        class Ear:
+            def beat(self): pass
+            def listening(self, monitored, unmonitored): pass
+            def failed(self, reason): tell(len(made) - len(freed))
+            def heard(self, event): tell(event.code)
+        nvml_events.EventListener(Library(), Ear()).start()
+        wait()
+        """,
+    )
+    assert [program.hear() for _ in range(20)] == [1] * 20
+
+    node.heal()
+    node.inject_event(GPU1, 8, 79)
+    heard = program.hear()
+    while heard != 79:
+        assert heard == 1
+        heard = program.hear()
