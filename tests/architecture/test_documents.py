@@ -14,7 +14,6 @@ from vgpu_dra.event_documents import Reason
 from vgpu_dra.policy import health
 
 ROOT = Path(__file__).parents[2]
-README = (ROOT / "README.md").read_text()
 OPERATIONS = (ROOT / "OPERATIONS.md").read_text()
 ARCHITECTURE = (ROOT / "ARCHITECTURE.md").read_text()
 DOCUMENTS = {path.name: path.read_text() for path in sorted(ROOT.glob("*.md"))}
