@@ -53,7 +53,8 @@ def test_operations_lists_every_taint() -> None:
 @pytest.mark.parametrize("name", ["README.md", "OPERATIONS.md", "ARCHITECTURE.md", "CHANGELOG.md"])
 def test_every_flag_that_a_document_names_is_an_option(name: str) -> None:
     known = {f"--{option.name}" for option in vars(options).values() if isinstance(option, Option)}
-    foreign = {"--help", "--unix-socket", "--field-selector", "--runtime-config"}  # of any program, curl, kubectl, kube-apiserver
+    # Of any program, curl, kubectl and kube-apiserver.
+    foreign = {"--help", "--unix-socket", "--field-selector", "--all-containers", "--runtime-config"}
 
     assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", DOCUMENTS[name])) - foreign - known == set()
 

@@ -51,7 +51,8 @@ class Confirmation:
         assert record is not None  # granted_results refuses without one
         told = await self._kubelet.get(facts.pod)
         if isinstance(told, Silence):
-            _log.info("kubelet has not confirmed", container_id=facts.runtime_id, status=told.word, reason=told.detail)
+            about = {"claim_uid": uid, "container_id": facts.runtime_id}
+            _log.info("kubelet has not confirmed", **about, status=told.word, reason=told.detail)
             return self._counted(told.word)
         try:
             return self._counted(listing.judge_listing(facts, results, claim=record.claim, listing=told))
