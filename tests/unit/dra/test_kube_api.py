@@ -105,6 +105,17 @@ async def test_json_beyond_all_reason_is_an_answer_that_cannot_be_read(text: str
             await api.request("GET", "/x")
 
 
+async def test_an_error_page_in_another_encoding_is_an_answer_too() -> None:
+    async def answer(_: web.Request) -> web.Response:
+        return web.Response(status=502, body="Störung".encode("latin-1"), content_type="text/html")
+
+    async with answering(answer) as api:
+        with pytest.raises(ApiAway, match="502 St\ufffdrung"):
+            await api.request("GET", "/x")
+        with pytest.raises(ApiAway, match="502 St\ufffdrung"):
+            await watched(api)
+
+
 async def test_an_error_page_is_shown_in_part() -> None:
     async with answering(always(403, "<html>" + "x" * 1000)) as api:
         with pytest.raises(ApiRefused) as caught:

@@ -72,7 +72,7 @@ class KubeApi:
             async with asyncio.timeout(_REQUEST_S):
                 response = await self._send(method, path, query=query, body=body)
                 async with response:
-                    text = await response.text()
+                    text = await response.text(errors="replace")  # a gateway's error page may be in any encoding
         except (OSError, TimeoutError, aiohttp.ClientError) as exc:
             raise ApiAway(f"API server is away: {exc or type(exc).__name__}") from exc
         _check(response.status, text, what=what)
@@ -94,7 +94,7 @@ class KubeApi:
             response = await self._send("GET", path, query=asked, body=None, limit=limit)
             async with response, aclosing(_lines(response.content)) as lines:
                 if response.status >= 300:
-                    _check(response.status, await response.text(), what=what)
+                    _check(response.status, await response.text(errors="replace"), what=what)
                 async for line in lines:
                     event = _decoded(line, what=what)
                     if event.get("type") == "ERROR":
@@ -150,7 +150,7 @@ def _message(text: str) -> str:
     """What a Status object says, or the beginning of whatever else was answered."""
     try:
         return str(json.loads(text)["message"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return text[:200]
 
 
