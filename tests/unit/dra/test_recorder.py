@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from kubernetes_asyncio import client
 
+from vgpu_dra.api_errors import ApiAway, ApiConflict
 from vgpu_dra.effects.api_events import ApiEvents
 from vgpu_dra.effects.kube_api import KubeApi
-from vgpu_dra.event_documents import Reason, Severity
+from vgpu_dra.event_documents import Create, Raise, Reason, Severity
 from vgpu_dra.metrics import Metrics
 from vgpu_dra.recorder import EventRecorder
 from vgpu_state.ids import NodeName
@@ -145,3 +146,33 @@ async def test_too_many_different_things_are_dropped_and_counted(bench: Bench) -
 
     await bench.until(lambda: bench.count("written") == 25)
     assert bench.count("full") == 44
+
+
+class LateServer:
+    """An API server that stores the first Event and says so too late, and has no two of one name."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    async def write(self, write: Create | Raise) -> None:
+        assert isinstance(write, Create)
+        name = write.document["metadata"]["name"]
+        if name in self.names:
+            raise ApiConflict("POST events", status=409, reason=f'events "{name}" already exists')
+        self.names.append(name)
+        if len(self.names) == 1:
+            raise ApiAway("API server is away: TimeoutError")
+
+
+async def test_event_whose_answer_came_too_late_is_there_once() -> None:
+    server, metrics = LateServer(), Metrics()
+    recorder = EventRecorder(server, metrics, node=NodeName("node-a"))
+    recorder.pod(POD, Reason.START_REFUSED, "no")
+
+    async with asyncio.timeout(10), asyncio.TaskGroup() as running:
+        serving = running.create_task(recorder.serve())
+        while not metrics.registry.get_sample_value("vgpu_dra_kubernetes_events_total", {"outcome": "written"}):
+            await asyncio.sleep(0)
+        serving.cancel()
+
+    assert len(server.names) == 1

@@ -100,9 +100,9 @@ class EventRecorder:
 
     async def _write(self, occurrence: Occurrence, write: Create | Raise) -> None:
         try:
-            await self._api.write(write)
+            await self._send(write)
         except (ApiNotFound, ApiConflict) as exc:
-            if isinstance(exc, ApiNotFound) and isinstance(write, Create):
+            if isinstance(write, Create):
                 self._drop(occurrence, exc)  # its namespace is gone
             else:
                 self._journal.gone(occurrence, now_s=self._clock())
@@ -112,6 +112,14 @@ class EventRecorder:
             self._journal.written(occurrence, write.document["count"], now_s=self._clock())
             self._metrics.kubernetes_events.labels("written").inc()
             self._refusal = ""
+
+    async def _send(self, write: Create | Raise) -> None:
+        """Writes. One that is there already was written, and the answer came too late: its name is nobody else's."""
+        try:
+            await self._api.write(write)
+        except ApiConflict:
+            if not isinstance(write, Create):
+                raise
 
     def _drop(self, occurrence: Occurrence, refusal: ApiRefused) -> None:
         self._journal.drop(occurrence)

@@ -94,7 +94,7 @@ class Journal:
             entry.waits_since_s = None if entry.count == count else now_s
 
     def gone(self, occurrence: Occurrence, *, now_s: float) -> None:
-        """The Event is not there any more, or one of its name is: it is made anew under another."""
+        """The Event is not there any more: it is made anew under another name."""
         if (entry := self._entries.get(occurrence)) is not None:
             entry.written_s = None
             entry.name = _name(occurrence, now_s)
