@@ -17,7 +17,7 @@ from vgpu_dra.health_service import HealthReports, Report
 from vgpu_dra.inventory import Inventory
 from vgpu_dra.metrics import Metrics
 from vgpu_dra.policy.health import Condition, GpuHealth, NodeHealth
-from vgpu_dra.policy.xids import XidRules
+from vgpu_dra.policy.xids import XidList, XidRules
 from vgpu_dra.readings import Event, EventKind, Look, Reading
 from vgpu_dra.recorder import NoRecorder
 from vgpu_dra.workers import TreeWorkers
@@ -263,6 +263,22 @@ async def test_a_deaf_listener_leaves_the_gpus_unmonitored_until_it_is_heard_aga
     monitor.looked(LOOK)
     while monitor.taints():
         await monitor.changed.wait()
+
+
+async def test_where_no_event_counts_no_gpu_is_unmonitored_whatever_was_known(
+    file: HealthFile, metrics: Metrics, clock: Clock
+) -> None:
+    file.save(lambda: NodeHealth(boot_id="boot-1", gpus={GPU2: GpuHealth(is_unmonitored=True)}))
+    monitor = HealthMonitor(file, XidRules(disabled=XidList(is_everything=True)), metrics, poll_s=10, clock=clock)
+    await monitor.load(TreeWorkers(), boot_id="boot-1")
+    assert monitor.taints()
+
+    async with asyncio.timeout(20), asyncio.TaskGroup() as group:
+        task = group.create_task(monitor.serve(lambda _: Silence(), TreeWorkers()))
+        monitor.listening(ALL - {GPU2}, frozenset({GPU2}))
+        while monitor.taints():
+            await monitor.changed.wait()
+        task.cancel()
 
 
 async def test_proof_of_life_is_the_older_of_looks_and_beats(serving: Silence, monitor: HealthMonitor, clock: Clock) -> None:

@@ -201,9 +201,13 @@ class HealthMonitor:
 
     def _with_ears(self, node: NodeHealth) -> NodeHealth:
         """Whose events are heard, if the listener lives; not before it has asked for them the first time."""
-        if self._listening is None or not self._rules.looks_at_anything:
+        if self._listening is None:
             return node
         monitored, unmonitored = self._listening
+        if not self._rules.looks_at_anything:
+            return health.listening(
+                node, monitored | unmonitored, ()
+            )  # nothing is missed; also what an earlier process said ends
         if self._clock() - self._beat_at > DEAF_S:
             return health.listening(node, (), monitored | unmonitored)
         return health.listening(node, monitored, unmonitored)
