@@ -205,9 +205,7 @@ class HealthMonitor:
             return node
         monitored, unmonitored = self._listening
         if not self._rules.looks_at_anything:
-            return health.listening(
-                node, monitored | unmonitored, ()
-            )  # nothing is missed; also what an earlier process said ends
+            return health.listening(node, monitored | unmonitored, ())  # nothing is missed, whatever an earlier process said
         if self._clock() - self._beat_at > DEAF_S:
             return health.listening(node, (), monitored | unmonitored)
         return health.listening(node, monitored, unmonitored)
