@@ -70,7 +70,7 @@ def _compose_mounts(service: str) -> Boundaries:
 def _understood(service: str) -> set[str]:
     """The environment variables that the service itself says it reads."""
     usage = subprocess.run([sys.executable, "-m", MODULES[service], "--help"], capture_output=True, text=True, check=True).stdout
-    return set(re.findall(r"\[(VGPU_[A-Z_]+)\]", usage))
+    return set(re.findall(r"\[(VGPU_[A-Z_]+)[;\]]", usage))
 
 
 @pytest.mark.parametrize("path", KUSTOMIZATIONS, ids=lambda p: str(p.parent.relative_to(KUSTOMIZE)))
