@@ -65,19 +65,13 @@ def _decode_gpu(doc: Mapping[str, Any]) -> GpuHealth:
     return GpuHealth(
         critical_xid=_whole_or_none(doc, "critical_xid"),
         benign_xid=_whole_or_none(doc, "benign_xid"),
-        has_ecc_error=_flag(doc, "has_ecc_error"),
+        has_ecc_error=jsonshape.flag(doc, "has_ecc_error"),
         recovery_action=jsonshape.whole(doc, "recovery_action"),
-        is_lost=_flag(doc, "is_lost"),
-        is_unmonitored=_flag(doc, "is_unmonitored"),
+        is_lost=jsonshape.flag(doc, "is_lost"),
+        is_unmonitored=jsonshape.flag(doc, "is_unmonitored"),
         uncorrected_errors=_whole_or_none(doc, "uncorrected_errors"),
     )
 
 
 def _whole_or_none(doc: Mapping[str, Any], field: str) -> int | None:
     return None if doc.get(field, 0) is None else jsonshape.whole(doc, field)
-
-
-def _flag(doc: Mapping[str, Any], field: str) -> bool:
-    if not isinstance(value := doc.get(field), bool):
-        raise jsonshape.ShapeError(f"field {field} is {value!r}; expected true or false")
-    return value

@@ -12,6 +12,7 @@ from typing import Any
 
 import pynvml
 
+from vgpu_dra.effects.nvml_library import said, text
 from vgpu_dra.inventory import MigDevice
 from vgpu_state import ids
 from vgpu_state.errors import MalformedInput
@@ -44,12 +45,8 @@ def is_partitioned(handle: Any) -> bool:  # Any: pynvml's opaque pointer
     Raises:
         NVMLError: the GPU is not well. One that has no MIG is not partitioned.
     """
-    try:
-        return bool(pynvml.nvmlDeviceGetMigMode(handle)[0] == pynvml.NVML_DEVICE_MIG_ENABLE)
-    except pynvml.NVMLError as exc:
-        if exc.value in (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND):
-            return False
-        raise
+    mode = said(lambda: pynvml.nvmlDeviceGetMigMode(handle))
+    return mode is not None and bool(mode[0] == pynvml.NVML_DEVICE_MIG_ENABLE)
 
 
 def read_mig_devices(handle: Any, *, gpu_memory_bytes: int) -> tuple[tuple[MigDevice, ...], tuple[str, ...]]:
@@ -112,9 +109,8 @@ def _read(handle: Any, device: Any, *, kinds: Mapping[int, int], gpu_memory_byte
     instance = pynvml.nvmlDeviceGetGpuInstanceId(device)
     place = pynvml.nvmlGpuInstanceGetInfo(pynvml.nvmlDeviceGetGpuInstanceById(handle, instance))
     has = pynvml.nvmlDeviceGetAttributes_v2(device)
-    uuid = pynvml.nvmlDeviceGetUUID(device)
     return MigDevice(
-        uuid=ids.parse_mig_uuid(uuid.decode(errors="replace") if isinstance(uuid, bytes) else uuid),
+        uuid=ids.parse_mig_uuid(text(pynvml.nvmlDeviceGetUUID(device))),
         gpu_instance=instance,
         compute_instance=pynvml.nvmlDeviceGetComputeInstanceId(device),
         profile=profile_name(
