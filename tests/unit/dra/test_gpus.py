@@ -182,6 +182,18 @@ async def test_lost_gpu_goes_when_another_has_its_place(gpus: Gpus, driver: Driv
     assert gpus.inventory() == driver.says
 
 
+async def test_lost_gpu_stays_in_its_place_when_the_others_move_up(gpus: Gpus, driver: Driver) -> None:
+    """NVML numbers the GPUs that it finds as it is opened; their device nodes keep their minors."""
+    await gpus.refresh(patience_s=5)
+    moved_up = tuple(replace(gpu, index=gpu.index - 1) for gpu in INVENTORY.gpus[3:])
+    driver.says = replace(INVENTORY, gpus=(*INVENTORY.gpus[:2], *moved_up))
+
+    await gpus.refresh(patience_s=5)
+
+    assert gpus.lost == (INVENTORY.gpus[2].uuid,)
+    assert [gpu.uuid for gpu in gpus.inventory().gpus] == [gpu.uuid for gpu in INVENTORY.gpus]
+
+
 async def test_a_look_is_had_at_once_when_it_is_wanted(gpus: Gpus, driver: Driver, witness: Witness) -> None:
     async with asyncio.timeout(10), asyncio.TaskGroup() as running:
         serving = running.create_task(gpus.serve(every_s=3600))

@@ -111,11 +111,14 @@ class Inventory:
     lost: frozenset[GpuUuid] = frozenset()
 
     def keeping(self, known: Inventory) -> Inventory:
-        """With the GPUs of `known` that are missing here, as lost; not those whose index or minor another GPU has now."""
-        missing = [g for g in known.gpus if not any(_share_a_place(g, other) for other in self.gpus)]
+        """With the GPUs of `known` that are missing here, as lost; not those whose minor another GPU has now.
+
+        Their index says nothing: where NVML counts a GPU no more, those behind it move up.
+        """
+        missing = [g for g in known.gpus if not any(g.uuid == other.uuid or g.minor == other.minor for other in self.gpus)]
         return replace(
             self,
-            gpus=tuple(sorted((*self.gpus, *missing), key=lambda gpu: gpu.index)),
+            gpus=tuple(sorted((*missing, *self.gpus), key=lambda gpu: gpu.index)),  # before who has moved up to its index
             lost=frozenset(gpu.uuid for gpu in missing),
         )
 
@@ -134,7 +137,3 @@ class Inventory:
 
     def by_uuid(self, uuid: GpuUuid) -> Gpu | None:
         return next((g for g in self.gpus if g.uuid == uuid), None)
-
-
-def _share_a_place(one: Gpu, other: Gpu) -> bool:
-    return one.uuid == other.uuid or one.index == other.index or one.minor == other.minor
