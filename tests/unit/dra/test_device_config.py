@@ -168,6 +168,17 @@ def test_configuration_that_is_not_understood_is_refused_with_its_path(entry: di
     assert str(refusal.value).startswith(words)
 
 
+@pytest.mark.parametrize(
+    "parameters", [gpu(**{"\ud800": 1}), {**gpu(), "kind": "\ud800"}, mps(defaultActiveThreadPercentage="\ud800")]
+)
+def test_refusal_is_text_that_can_be_sent_whatever_was_written(parameters: Any) -> None:
+    """JSON has escapes for half a character, which no encoding has: the Event and kubelet's answer would be no bytes."""
+    with pytest.raises(MalformedInput) as refusal:
+        device_config.parse_configs([row(parameters)])
+
+    assert "\\ud800" in str(refusal.value).encode().decode()
+
+
 def test_configuration_of_another_driver_is_not_looked_at() -> None:
     entries = [row({"kind": "Anything"}, driver="gpu.example.com", source="Elsewhere"), row(gpu())]
 
