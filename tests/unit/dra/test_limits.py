@@ -140,6 +140,14 @@ def test_gpu_that_is_gone_is_refused() -> None:
     )
 
 
+def test_gpu_that_was_partitioned_since_is_refused() -> None:
+    """Whoever switched MIG on found it idle: the claim was prepared, and its container not running just then."""
+    with pytest.raises(PreconditionFailed) as refusal:
+        limits(TRAINER, inventory=replace(INVENTORY, gpus=(replace(h100(5), is_mig=True),)))
+
+    assert str(refusal.value) == f"{WHO} request trainer: GPU {gpu_uuid(5)} is in MIG mode, where no share of it runs"
+
+
 def test_gpu_whose_index_has_no_slot_now_is_refused() -> None:
     """The index may change at a reboot; a GPU without a slot would be seen without limits."""
     moved = replace(h100(5), index=16)

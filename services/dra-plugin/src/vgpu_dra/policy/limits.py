@@ -20,12 +20,13 @@ def container_limits(
     """One slot per GPU, at its NVML index: the sum of this container's shares, capped at what the device is offered with.
 
     Raises:
-        PreconditionFailed: a GPU of the claim is not on the node any more, or has no slot at its index of today.
+        PreconditionFailed: a GPU of the claim is not on the node any more, is in MIG mode by now, or has no slot at its index of
+            today.
     """
     sums: dict[GpuUuid, Consumed] = {}
     gpus: dict[GpuUuid, Gpu] = {}
     for share in shares:
-        gpus[share.gpu_uuid] = _gpu_with_slot(share, where=f"claim {record.claim} request {share.request}", inventory=inventory)
+        gpus[share.gpu_uuid] = _shared_gpu(share, where=f"claim {record.claim} request {share.request}", inventory=inventory)
         sums[share.gpu_uuid] = _added(sums.get(share.gpu_uuid, _NOTHING), share.consumed)
     return Limits(
         pod_uid=holder.pod.uid,
@@ -38,10 +39,12 @@ def container_limits(
     )
 
 
-def _gpu_with_slot(share: PreparedVgpu, *, where: str, inventory: Inventory) -> Gpu:
+def _shared_gpu(share: PreparedVgpu, *, where: str, inventory: Inventory) -> Gpu:
     gpu = inventory.by_uuid(share.gpu_uuid)
     if gpu is None:
         raise PreconditionFailed(f"{where}: GPU {share.gpu_uuid} is not on this node any more")
+    if gpu.is_mig:
+        raise PreconditionFailed(f"{where}: GPU {gpu.uuid} is in MIG mode, where no share of it runs")
     if not gpu.has_slot:
         raise PreconditionFailed(f"{where}: GPU index {gpu.index} has no slot in the limits file (0 to 15)")
     return gpu
