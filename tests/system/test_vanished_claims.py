@@ -100,6 +100,8 @@ async def test_quarantined_claim_that_vanished_is_told_apart_by_its_name(bench: 
 
     (line,) = await lines(bench, "vanished claim left")
     assert line["claim"] == "research/vanished"
+    assert line["reason"] == "it is quarantined: its containers cannot be known; kubelet's Unprepare removes it"
+    assert bench.claim_dir(VANISHED).is_dir()
 
 
 @pytest.mark.parametrize("status", [0, 403, 500, 503])

@@ -128,13 +128,23 @@ async def test_refusal_of_the_server_is_asked_again(
 
 
 async def test_refusal_that_only_people_can_change_is_refused_for_good(api: ApiServer, claims: ApiClaims) -> None:
+    async def refuse(_: web.Request) -> web.StreamResponse:
+        return status(422, "Invalid")
+
+    api.answer = refuse
+
+    with pytest.raises(PreconditionFailed, match=r"^API server refused ResourceClaim research/two-workers: 422 "):
+        await claims.fetch(CLAIM)
+
+
+@pytest.mark.parametrize("code", [401, 403])
+async def test_api_server_that_does_not_know_us_yet_is_asked_again(api: ApiServer, claims: ApiClaims, code: int) -> None:
     async def forbid(_: web.Request) -> web.StreamResponse:
-        return status(403, "Forbidden")
+        return status(code, "Forbidden")
 
     api.answer = forbid
 
-    with pytest.raises(PreconditionFailed, match=r"^API server refused ResourceClaim research/two-workers: 403 "):
-        await claims.fetch(CLAIM)
+    assert (await refusal(claims)).startswith(f"API server refused ResourceClaim research/two-workers: {code} ")
 
 
 async def test_connection_that_breaks_is_asked_again(api: ApiServer, claims: ApiClaims) -> None:

@@ -159,6 +159,14 @@ async def test_gpus_are_kept_as_lost_while_there_is_no_driver(gpus: Gpus, driver
     assert witness.saw == ["8 answered", "NVML answered: Driver Not Loaded", "8 answered"]
 
 
+async def test_driver_root_that_cannot_be_read_is_said_and_ends_nothing(gpus: Gpus, driver: Driver) -> None:
+    driver.says = OSError(5, "Input/output error", "/driver-root/usr")
+
+    await gpus.refresh(patience_s=5)
+
+    assert gpus.fault == "[Errno 5] Input/output error: '/driver-root/usr'"
+
+
 async def test_lost_gpu_stays_and_is_no_fault_of_the_others(gpus: Gpus, driver: Driver, witness: Witness) -> None:
     await gpus.refresh(patience_s=5)
     driver.says = replace(INVENTORY, gpus=INVENTORY.gpus[1:], unreadable=("GPU at NVML index 0: GPU is lost",))

@@ -91,7 +91,7 @@ class Gpus:
         self._pending = None
         try:
             look = waiting.result()
-        except NotReady as exc:
+        except (NotReady, OSError) as exc:  # an I/O error of the driver root is no reason to end
             self._note(str(exc))
             if self._inventory is not None:
                 self._become(self._inventory.all_lost())

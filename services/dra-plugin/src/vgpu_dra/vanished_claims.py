@@ -91,6 +91,10 @@ class VanishedClaims:
         if not await self._api.has_vanished(claim):
             self._seen_vanished.pop(claim.uid, None)
             return
+        if claim.uid in self._ledger.quarantined:
+            # Its directory may be mounted by a container that only its unreadable files could name.
+            self._tell_once(claim, "it is quarantined: its containers cannot be known; kubelet's Unprepare removes it")
+            return
         since = self._seen_vanished.setdefault(claim.uid, asked_at)
         if not self._shows_its_containers(claim.uid) and asked_at - since < pace.settle_s:
             self._tell_once(claim, "it is removed at a later look: nothing tells whether a container of it still runs")

@@ -13,6 +13,9 @@ from vgpu_state.claims import ClaimRef
 from vgpu_state.errors import NotReady, PreconditionFailed
 from vgpu_state.jsonshape import ShapeError
 
+# What RBAC allows, an API server that was just started refuses until it has read the roles.
+_NOT_KNOWN = (401, 403)
+
 
 class ApiClaims:
     """Looks claims up by namespace and name."""
@@ -24,16 +27,17 @@ class ApiClaims:
         """The claim as the API server has it.
 
         Raises:
-            PreconditionFailed: there is no such claim, or the API server refused; someone must act.
-            NotReady: the API server is away; it will be back.
+            PreconditionFailed: there is no such claim, or the API server refused for good; someone must act.
+            NotReady: the API server is away, or does not know us yet, as one that was just started; it will be back.
         """
         try:
             found: Mapping[str, Any] = await self._api.request("GET", _path(claim))
         except ApiNotFound as exc:
             raise PreconditionFailed(f"ResourceClaim {claim.namespace}/{claim.name} does not exist") from exc
         except ApiRefused as exc:
+            refusal = NotReady if exc.status in _NOT_KNOWN else PreconditionFailed
             reason = f"{exc.status} {exc.reason}"
-            raise PreconditionFailed(f"API server refused ResourceClaim {claim.namespace}/{claim.name}: {reason}") from exc
+            raise refusal(f"API server refused ResourceClaim {claim.namespace}/{claim.name}: {reason}") from exc
         except ApiAway as exc:
             raise NotReady(str(exc)) from exc
         return found
