@@ -168,19 +168,19 @@ static nvmlReturn_t take_event(const struct state *state, void *context)
     return NVML_ERROR_TIMEOUT;
 }
 
-static uint64_t now_ms(void)
+static uint64_t now_ns(void)
 {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
 }
 
 EXPORT nvmlReturn_t nvmlEventSetWait_v2(nvmlEventSet_t set, nvmlEventData_t *data, unsigned timeout_ms)
 {
     struct wait_call call = {.set = set};
-    uint64_t deadline = now_ms() + timeout_ms;
+    uint64_t deadline = now_ns() + (uint64_t)timeout_ms * 1000000;
     nvmlReturn_t status;
-    while ((status = gate_locked(__func__, take_event, &call)) == NVML_ERROR_TIMEOUT && (call.hangs || now_ms() < deadline))
+    while ((status = gate_locked(__func__, take_event, &call)) == NVML_ERROR_TIMEOUT && (call.hangs || now_ns() < deadline))
         nanosleep(&(struct timespec){.tv_nsec = POLL_MS * 1000000}, NULL);
     if (status != NVML_SUCCESS)
         return status;
