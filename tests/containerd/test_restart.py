@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 import pytest
 from grpclib.exceptions import GRPCError
@@ -19,11 +21,11 @@ async def test_attempt_1_has_a_fresh_partition_that_removing_attempt_0_leaves_al
     pod = await node.run_pod()
     first = await node.cri.run_container(pod, node.spec(claim, attempt=0))
     of_first = _inodes(node, claim, pod)
-    await node.cri.stop(first)
+    with _held(of_first):
+        await node.cri.stop(first)
+        second = await node.cri.run_container(pod, node.spec(claim, attempt=1))
+        of_second = _inodes(node, claim, pod)
 
-    second = await node.cri.run_container(pod, node.spec(claim, attempt=1))
-
-    of_second = _inodes(node, claim, pod)
     assert of_first.keys() == of_second.keys()  # the same paths
     assert [name for name in of_first if of_first[name] == of_second[name]] == []
     assert (await node.register(second, pod_uid=pod.spec.uid)).exit_code == 0
@@ -154,6 +156,17 @@ async def _ended(node: VgpuNode, container: str) -> None:
         return (await node.cri.status(container)).state is ContainerState.EXITED
 
     await until(is_so, "the runtime has seen the container end")
+
+
+@contextmanager
+def _held(paths: Iterable[str]) -> Iterator[None]:
+    """Keeps the files from being freed: a new file could get the number of one that is gone."""
+    held = [os.open(path, os.O_PATH) for path in paths]
+    try:
+        yield
+    finally:
+        for fd in held:
+            os.close(fd)
 
 
 def _inodes(node: VgpuNode, claim: Manifest, pod: Pod) -> dict[str, int]:
