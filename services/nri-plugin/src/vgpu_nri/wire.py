@@ -5,6 +5,7 @@ A container that shows no grant costs its decoding and one look at its env.
 
 from __future__ import annotations
 
+import functools
 from typing import TypeVar
 
 from google.protobuf.message import DecodeError, Message
@@ -25,6 +26,7 @@ REMOVE_CONTAINER = int(nri.REMOVE_CONTAINER)
 EMPTY = b""  # of every response: nothing to change
 MORE_PARTS = nri.SynchronizeResponse(more=True).SerializeToString()
 
+_SHARED = 1024  # equal values that are kept once
 _STATES = {state.value: state for state in ContainerState}
 _MessageT = TypeVar("_MessageT", bound=Message)
 
@@ -127,10 +129,8 @@ def _container(container: nri.Container, pod: nri.PodSandbox, entries: list[tupl
         name=container.name,
         pod=Pod(uid=pod.uid, namespace=pod.namespace, name=pod.name, runtime_handler=pod.runtime_handler),
         grants=tuple(entries),
-        mounts=tuple(
-            Mount(destination=m.destination, source=m.source, type=m.type, options=tuple(m.options)) for m in container.mounts
-        ),
-        devices=tuple(Device(path=d.path, type=d.type, major=d.major, minor=d.minor) for d in linux.devices),
+        mounts=tuple(_mount(m.destination, m.source, m.type, _options(tuple(m.options))) for m in container.mounts),
+        devices=tuple(_device(d.path, d.type, d.major, d.minor) for d in linux.devices),
         device_rules=tuple(map(_device_rule, linux.resources.devices)),
         cgroup_path=linux.cgroups_path,
         pid=container.pid,
@@ -138,13 +138,33 @@ def _container(container: nri.Container, pod: nri.PodSandbox, entries: list[tupl
     )
 
 
+# Containers are kept for as long as they live, and hundreds of them have equal mounts, devices and rules: one value serves all.
+
+
+@functools.lru_cache(maxsize=_SHARED)
+def _mount(destination: str, source: str, kind: str, options: tuple[str, ...]) -> Mount:
+    return Mount(destination=destination, source=source, type=kind, options=options)
+
+
+@functools.lru_cache(maxsize=_SHARED)
+def _options(options: tuple[str, ...]) -> tuple[str, ...]:
+    return options
+
+
+@functools.lru_cache(maxsize=_SHARED)
+def _device(path: str, kind: str, major: int, minor: int) -> Device:
+    return Device(path=path, type=kind, major=major, minor=minor)
+
+
+@functools.lru_cache(maxsize=_SHARED)
+def _shared_rule(is_allowed: bool, kind: str, major: int | None, minor: int | None) -> DeviceRule:
+    return DeviceRule(is_allowed=is_allowed, type=kind, major=major, minor=minor)
+
+
 def _device_rule(rule: nri.LinuxDeviceCgroup) -> DeviceRule:
-    return DeviceRule(
-        is_allowed=rule.allow,
-        type=rule.type,
-        major=_number(rule.major) if rule.HasField("major") else None,
-        minor=_number(rule.minor) if rule.HasField("minor") else None,
-    )
+    major = _number(rule.major) if rule.HasField("major") else None
+    minor = _number(rule.minor) if rule.HasField("minor") else None
+    return _shared_rule(rule.allow, rule.type, major, minor)
 
 
 def _number(wrapped: nri.OptionalInt64) -> int | None:
