@@ -17,10 +17,10 @@ from pathlib import Path, PurePosixPath
 from types import TracebackType
 from typing import Self
 
-from vgpu_benchmark.claims_api import ClaimsApi
 from vgpu_state.layout import Layout
 from vgpu_testkit import registry_calls
 from vgpu_testkit.api_environment import cluster_environment
+from vgpu_testkit.api_server import ApiServer
 from vgpu_testkit.daemons import Daemon, StackPaths, make_stack
 from vgpu_testkit.fake_host import FakeHost
 from vgpu_testkit.kubelet import Kubelet
@@ -65,7 +65,7 @@ class BenchmarkNode:
         nri_socket = root / "nri" / "nri.sock"
         self.runtime = LightRuntime(root / "rt", cdi_dir=self.node.cdi_dir, nri_socket=nri_socket, host=self.host)
         await self._stack.enter_async_context(self.runtime)
-        self.api = ClaimsApi(node=NODE)
+        self.api = ApiServer(node=NODE)
         address = await self._stack.enter_async_context(self.api.serve())
         self.kubelet = await self._stack.enter_async_context(Kubelet(self.node.kubelet_dir))
         paths = StackPaths(
@@ -102,7 +102,7 @@ class BenchmarkNode:
         self._drawn += 1
         share = Share(request="gpu", device=f"vgpu-{number % GPUS}", cores="1", memory="1Gi")
         claim = Manifest(name=f"claim-{number}", shares=(share,), pool=NODE)
-        self.api.put(claim)
+        self.api.claims.put(claim.document())
         return claim
 
     async def prepare(self, *claims: Manifest) -> None:
@@ -111,7 +111,7 @@ class BenchmarkNode:
     async def unprepare(self, *claims: Manifest) -> None:
         await self.kubelet.unprepare(DRIVER, [kubelet_claim(claim) for claim in claims])
         for claim in claims:
-            self.api.drop(claim)
+            del self.api.claims.stored[claim.namespace, claim.name]
 
     async def create(self, claim: Manifest) -> Workload:
         """A container that uses the whole claim, in a pod of its own. It does not run yet."""

@@ -73,7 +73,7 @@ class Bench:
         for node in self._nodes.values():
             await node.start()
             await _warm_up(node)
-            node.api.slices.requests.clear()
+            node.api.requests.clear()
         self._settled_at = time.monotonic()
         self._note_memory(EMPTY, "at first")
 
@@ -156,7 +156,7 @@ class Bench:
             for service in node.services.daemons:
                 used_ms = samples.cpu_ms(service.pid) - began_ms[where][service.name]
                 self.measured.add(f"CPU at rest, {service.name}, percent of a core", where, [used_ms / self._size.idle_s / 10])
-            self.measured.api_writes += node.api.slices.writes
+            self.measured.api_writes += node.api.writes
         self.measured.watched_s = time.monotonic() - self._settled_at
 
     def read_logs(self) -> None:
