@@ -238,8 +238,7 @@ class SlicePublisher:
         return backoff.delays_s(first_s=self._pace.retry_s, longest_s=longest_s)
 
     def _jittered(self, seconds: float) -> float:
-        """Between half and all of it, so that the nodes of a cluster do not all come at one moment."""
-        return seconds * (0.5 + self._pace.chance() / 2)
+        return backoff.jittered_s(seconds, chance=self._pace.chance())
 
     def _note_failure(self, kind: str, failure: Exception) -> None:
         self._metrics.slice_failures.labels(kind).inc()

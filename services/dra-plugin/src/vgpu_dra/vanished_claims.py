@@ -14,6 +14,7 @@ from typing import Protocol
 
 import structlog
 
+from vgpu_daemon import backoff
 from vgpu_dra.api_errors import ApiAway, ApiRefused
 from vgpu_dra.claim_state import PreparedClaims, Removal
 from vgpu_dra.event_documents import Reason, Severity
@@ -40,7 +41,7 @@ class Pace:
 
     `settle_s` is how long a claim of whole GPUs or MIG devices must have been seen vanished: nothing tells whether a container of
     it still runs, but kubelet, which asks for Unprepare again and again while it knows the claim. `chance`, from 0 to 1, is drawn
-    for each pause, so that the nodes of a cluster do not all come at one moment.
+    for each pause.
     """
 
     every_s: float = 600.0
@@ -69,7 +70,7 @@ class VanishedClaims:
         """Looks, at once and then again and again, until cancelled."""
         while True:
             await self.look(pace)
-            await asyncio.sleep(_jittered(pace.every_s, pace))
+            await asyncio.sleep(backoff.jittered_s(pace.every_s, chance=pace.chance()))
 
     async def look(self, pace: Pace = Pace()) -> None:
         """Asks about each claim once; the first that the API server does not answer ends it."""
@@ -78,7 +79,7 @@ class VanishedClaims:
         self._seen_vanished = {uid: at for uid, at in self._seen_vanished.items() if uid in known}
         self._told = {uid: words for uid, words in self._told.items() if uid in known}
         for claim in claims:
-            await asyncio.sleep(_jittered(pace.gap_s, pace))
+            await asyncio.sleep(backoff.jittered_s(pace.gap_s, chance=pace.chance()))
             try:
                 await self._look_at(claim, pace)
             except (ApiAway, ApiRefused) as exc:
@@ -131,8 +132,3 @@ def tell_removed(claim: ClaimRef, recorder: Recorder, metrics: Metrics) -> None:
     metrics.events.labels("vanished_claim_removed").inc()
     note = f"claim {claim} is not in the API server any more and was unprepared: kubelet had not asked for it"
     recorder.node(Reason.VANISHED_CLAIM_REMOVED, note, Severity.NORMAL)
-
-
-def _jittered(seconds: float, pace: Pace) -> float:
-    """Between half and all of it."""
-    return seconds * (0.5 + pace.chance() / 2)
