@@ -9,12 +9,16 @@ from vgpu_dra.inventory import Gpu, Inventory, MigDevice, Traits
 from vgpu_dra.policy.admission import ContainerFacts, ShownDevice
 from vgpu_dra.rules import NodeRules
 from vgpu_state.claims import (
-    AssignmentMode,
     Binding,
     ClaimRecord,
     ClaimRef,
     ClaimState,
     Consumed,
+    ContainerKind,
+    EagerAssignment,
+    EagerContainer,
+    EagerPartition,
+    EagerReason,
     Grant,
     HolderState,
     PodRef,
@@ -35,6 +39,7 @@ from vgpu_state.ids import (
     PartitionName,
     PodUid,
     PoolName,
+    RegisterUuid,
     RequestName,
     RuntimeId,
     ShareId,
@@ -137,7 +142,27 @@ SLICE = PreparedMig(
 MIG_INVENTORY = replace(
     INVENTORY, gpus=tuple(replace(g, is_mig=True, mig_devices=(MIG,)) if g.index == 3 else g for g in INVENTORY.gpus)
 )
-RECORD = ClaimRecord(claim=CLAIM, boot_id=BOOT_ID, state=ClaimState.PREPARED, mode=AssignmentMode.LAZY, results=(TRAINER, SERVER))
+RECORD = ClaimRecord(claim=CLAIM, boot_id=BOOT_ID, state=ClaimState.PREPARED, results=(TRAINER, SERVER))
+# The same claim as it is prepared without NRI, for a pod whose containers `warm` (init) and `serve` take turns on one request.
+TRAIN_PARTITION = EagerPartition(
+    name=PartitionName("cg-fb9d07f1d087"),
+    containers=(EagerContainer(name=ContainerName("train"), kind=ContainerKind.APP),),
+    requests=(RequestName("trainer"),),
+    register_uuid=RegisterUuid("6d0c1c5e-0e4b-4a7d-8a52-4f2a70f3c001"),
+)
+SERVE_PARTITION = EagerPartition(
+    name=PartitionName("cg-e059ca630ba9"),
+    containers=(
+        EagerContainer(name=ContainerName("serve"), kind=ContainerKind.APP),
+        EagerContainer(name=ContainerName("warm"), kind=ContainerKind.INIT),
+    ),
+    requests=(RequestName("server"),),
+    register_uuid=RegisterUuid("6d0c1c5e-0e4b-4a7d-8a52-4f2a70f3c002"),
+)
+EAGER_RECORD = replace(
+    RECORD,
+    eager=EagerAssignment(reason=EagerReason.NRI_LOST, pod=POD, partitions=(TRAIN_PARTITION, SERVE_PARTITION)),
+)
 BINDING = Binding(
     pod=POD,
     container=ContainerName("train"),

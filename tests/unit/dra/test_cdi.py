@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 
 from vgpu_dra import cdi
-from vgpu_state.claims import AssignmentMode
 from vgpu_state.container_abi import Mount
 from vgpu_state.ids import DeviceName, RequestName, ShareId
 from vgpu_testkit.cdi_spec import parse_json
-from vgpu_testkit.dra_values import CLAIM_UID, HOST, RECORD, SLICE, WHOLE, gpu_uuid
+from vgpu_testkit.dra_values import CLAIM_UID, EAGER_RECORD, HOST, RECORD, SLICE, WHOLE, gpu_uuid
 
 NODE = cdi.DeviceNode(path="/dev/nvidia5", host_path="/run/nvidia/driver/dev/nvidia5")
 LIBRARY = Mount(destination="/usr/local/nvidia/lib64/libcuda.so.1", source="/usr/lib64/libcuda.so.550.90.07")
@@ -101,7 +100,7 @@ def test_name_of_a_device_joins_what_is_there() -> None:
 
 def test_eager_claim_has_no_lazy_edits() -> None:
     with pytest.raises(ValueError, match="no CDI edits for mode eager"):
-        cdi.encode_spec(replace(RECORD, mode=AssignmentMode.EAGER), files=cdi.NodeFiles(), host=HOST, library_version="v1.0.0")
+        cdi.encode_spec(EAGER_RECORD, files=cdi.NodeFiles(), host=HOST, library_version="v1.0.0")
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,8 @@ ACCEPTED: list[tuple[Parser, str]] = [
     (ids.parse_runtime_id, HEX64),
     (ids.parse_gpu_uuid, f"GPU-{UUID}"),
     (ids.parse_partition_name, f"{UUID}_train"),
+    (ids.parse_partition_name, "cg-cadb34eaeab7"),
+    (ids.parse_register_uuid, UUID),
     (ids.parse_grant_key, "4e2893ec0fa33030"),
     (ids.parse_nonce, "c0ffee00c0ffee00c0ffee00c0ffee05"),
 ]
@@ -44,7 +46,14 @@ FORMS: list[tuple[Parser, str, str, str]] = [
     (ids.parse_share_id, UUID, "shareID is", "expected a lower-case UUID, or nothing"),
     (ids.parse_runtime_id, HEX64, "runtime container id is", "expected 64 lower-case hex digits"),
     (ids.parse_gpu_uuid, f"GPU-{UUID}", "GPU UUID is", "expected GPU- and a lower-case UUID"),
-    (ids.parse_partition_name, f"{UUID}_train", "partition is", "expected <pod uid>_<container name>"),
+    (ids.parse_partition_name, f"{UUID}_train", "partition is", "expected <pod uid>_<container name>, or cg- and 12 hex digits"),
+    (
+        ids.parse_partition_name,
+        "cg-cadb34eaeab7",
+        "partition is",
+        "expected <pod uid>_<container name>, or cg- and 12 hex digits",
+    ),
+    (ids.parse_register_uuid, UUID, "register uuid of", "expected a lower-case UUID"),
     (ids.parse_grant_key, "4e2893ec0fa33030", "grant key is", "expected 16 lower-case hex digits"),
     (ids.parse_nonce, "c0ffee00c0ffee00c0ffee00c0ffee05", "grant nonce of", "expected 32 lower-case hex digits"),
 ]
@@ -107,6 +116,9 @@ def test_malformed_text_is_refused_with_field_and_allowed_form(
         (ids.parse_partition_name, UUID),
         (ids.parse_partition_name, f"{UUID}_a_b"),
         (ids.parse_partition_name, f"{UUID}-train"),
+        (ids.parse_partition_name, "cg-cadb34eaeab"),
+        (ids.parse_partition_name, "cg-cadb34eaeab70"),
+        (ids.parse_partition_name, "pod-aa540b231faf-app/app"),
     ],
 )
 def test_text_of_another_form_is_refused(parse: Parser, text: str) -> None:
@@ -128,11 +140,10 @@ def test_refusal_of_a_nonce_shows_only_its_length() -> None:
     assert str(refusal.value) == "grant nonce of 8 characters; expected 32 lower-case hex digits"
 
 
-def test_partition_name_joins_pod_and_container_and_is_split_again() -> None:
+def test_partition_name_joins_pod_and_container() -> None:
     name = ids.partition_name(ids.parse_pod_uid(UUID), ids.parse_container_name("train"))
 
     assert name == "3f0c1f6e-8f0a-4f57-9d0e-6a6d1b2c7e10_train"
-    assert ids.split_partition_name(name) == ("3f0c1f6e-8f0a-4f57-9d0e-6a6d1b2c7e10", "train")
 
 
 def test_main_request_is_the_name_before_the_alternative() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -13,13 +14,17 @@ from hypothesis import strategies as st
 
 from vgpu_state import bindings, records
 from vgpu_state.claims import (
-    AssignmentMode,
     Binding,
     ClaimRecord,
     ClaimRef,
     ClaimState,
     ComputePolicy,
     Consumed,
+    ContainerKind,
+    EagerAssignment,
+    EagerContainer,
+    EagerPartition,
+    EagerReason,
     Grant,
     HolderState,
     PodRef,
@@ -27,6 +32,7 @@ from vgpu_state.claims import (
     PreparedMig,
     PreparedVgpu,
 )
+from vgpu_state.container_abi import CompatibilityMode
 from vgpu_state.ids import (
     ClaimUid,
     ContainerName,
@@ -35,17 +41,20 @@ from vgpu_state.ids import (
     GrantKey,
     MigUuid,
     Nonce,
+    PartitionName,
     PodUid,
     PoolName,
+    RegisterUuid,
     RequestName,
     RuntimeId,
     ShareId,
 )
-from vgpu_testkit.dra_values import BINDING, RECORD, SLICE, TRAINER, WHOLE
+from vgpu_testkit.dra_values import BINDING, EAGER_RECORD, RECORD, SLICE, TRAINER, WHOLE
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
-SECOND_FORM = Path(__file__).parents[2] / "contract" / "records" / "second-form.json"
+FORMS = Path(__file__).parents[2] / "contract" / "records"
 MIXED = replace(RECORD, policy=ComputePolicy.BALANCE, results=(TRAINER, WHOLE, replace(WHOLE, has_admin_access=True), SLICE))
+UNREGISTERED = replace(EAGER_RECORD, compatibility=CompatibilityMode.CGROUP_V1)
 
 UUIDS = st.uuids().map(str)
 LABELS = st.from_regex(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", fullmatch=True)
@@ -70,24 +79,44 @@ VGPUS = st.builds(
 )
 GPUS = st.builds(PreparedGpu, **COMMON, has_admin_access=st.booleans())
 MIGS = st.builds(PreparedMig, **COMMON, mig_uuid=UUIDS.map(lambda u: MigUuid(f"MIG-{u}")))
+PODS = st.builds(PodRef, uid=UUIDS.map(PodUid), namespace=NAMES, name=NAMES)
+EAGERS = st.builds(
+    EagerAssignment,
+    reason=st.sampled_from(EagerReason),
+    pod=PODS,
+    partitions=st.lists(
+        st.builds(
+            EagerPartition,
+            name=st.from_regex(r"cg-[0-9a-f]{12}", fullmatch=True).map(PartitionName),
+            containers=st.lists(
+                st.builds(EagerContainer, name=LABELS.map(ContainerName), kind=st.sampled_from(ContainerKind)), max_size=2
+            ).map(tuple),
+            requests=st.lists(LABELS.map(RequestName), max_size=2).map(tuple),
+            register_uuid=st.none() | UUIDS.map(RegisterUuid),
+        ),
+        max_size=2,
+    ).map(tuple),
+)
 RECORDS = st.builds(
     ClaimRecord,
     claim=st.builds(ClaimRef, namespace=NAMES, name=NAMES, uid=UUIDS.map(ClaimUid)),
     boot_id=NAMES,
     state=st.sampled_from(ClaimState),
-    mode=st.sampled_from(AssignmentMode),
     policy=st.sampled_from(ComputePolicy),
+    compatibility=st.sampled_from(CompatibilityMode),
+    eager=st.none() | EAGERS,
     results=st.lists(VGPUS | GPUS | MIGS, max_size=3).map(tuple),
 )
 BINDINGS = st.builds(
     Binding,
-    pod=st.builds(PodRef, uid=UUIDS.map(PodUid), namespace=NAMES, name=NAMES),
-    container=LABELS.map(ContainerName),
+    pod=PODS,
+    container=(st.just("") | LABELS).map(ContainerName),
     runtime_id=st.from_regex(r"[0-9a-f]{64}", fullmatch=True).map(RuntimeId),
     session=WHOLES,
     cgroup=NAMES,
     state=st.sampled_from(HolderState),
     grants=st.lists(KEYS.map(GrantKey), max_size=3).map(tuple),
+    home=st.none() | UUIDS.map(ClaimUid),
 )
 
 
@@ -132,9 +161,22 @@ def test_random_bytes_are_no_record_and_no_binding(content: bytes) -> None:
         bindings.decode_binding(content)
 
 
-def test_record_of_the_second_form_is_the_file_that_states_it() -> None:
-    assert records.encode_record(MIXED) == SECOND_FORM.read_bytes()
-    assert records.decode_record(SECOND_FORM.read_bytes()) == MIXED
+@pytest.mark.parametrize(("record", "file"), [(MIXED, "second-form.json"), (UNREGISTERED, "third-form.json")])
+def test_record_of_a_later_form_is_the_file_that_states_it(record: ClaimRecord, file: str) -> None:
+    stated = (FORMS / file).read_bytes()
+
+    assert records.encode_record(record) == stated
+    assert records.decode_record(stated) == record
+
+
+def test_eager_record_without_its_partitions_is_refused() -> None:
+    doc = json.loads(records.encode_record(EAGER_RECORD))
+    del doc["payload"]["eager"]
+    compact = json.dumps(doc["payload"], separators=(",", ":"), sort_keys=True)
+    doc["sha256"] = hashlib.sha256(compact.encode()).hexdigest()
+
+    with pytest.raises(records.RecordUnusable, match=r"^claim record is corrupt: field eager is missing$"):
+        records.decode_record(json.dumps(doc).encode())
 
 
 @pytest.mark.parametrize(
@@ -145,6 +187,8 @@ def test_record_of_the_second_form_is_the_file_that_states_it() -> None:
         (replace(RECORD, policy=ComputePolicy.NONE), 2),
         (replace(RECORD, results=(TRAINER, WHOLE)), 2),
         (replace(RECORD, results=(SLICE,)), 2),
+        (EAGER_RECORD, 3),
+        (replace(RECORD, compatibility=CompatibilityMode.CGROUP_V2), 3),
     ],
 )
 def test_record_is_written_in_the_oldest_form_that_holds_it(record: ClaimRecord, form: int) -> None:
@@ -167,15 +211,15 @@ def test_record_for_a_newer_reader_is_refused_saying_so() -> None:
     doc = json.loads((EXAMPLES / "claim.json").read_text())
 
     with pytest.raises(records.RecordUnusable) as refusal:
-        records.decode_record(json.dumps({**doc, "min_reader": 3}).encode())
+        records.decode_record(json.dumps({**doc, "min_reader": 4}).encode())
 
-    assert str(refusal.value) == "claim record needs a reader of version 3, this one is 2: upgrade again"
+    assert str(refusal.value) == "claim record needs a reader of version 4, this one is 3: upgrade again"
 
 
 def test_record_of_a_newer_writer_that_this_reader_may_read_is_read() -> None:
     doc = json.loads((EXAMPLES / "claim.json").read_text())
 
-    assert records.decode_record(json.dumps({**doc, "schema": 3, "further": True}).encode()) == RECORD
+    assert records.decode_record(json.dumps({**doc, "schema": 4, "further": True}).encode()) == RECORD
 
 
 def _without(field: str) -> dict[str, Any]:
@@ -213,7 +257,7 @@ def test_record_with_a_uid_that_is_none_is_refused_although_its_checksum_fits() 
 @pytest.mark.parametrize(
     ("field", "value", "words"),
     [
-        ("schema", 2, "binding.json: schema 2 is newer than 1"),
+        ("schema", 3, "binding.json: schema 3 is newer than 2"),
         ("session", -1, "binding.json: field session is -1; expected a whole number"),
         ("session", True, "binding.json: field session is True; expected a whole number"),
         ("container", "a/b", "binding.json: container name is 'a/b'; expected a DNS label of at most 63 characters"),
@@ -229,3 +273,12 @@ def test_binding_with_a_wrong_field_is_refused_naming_it(field: str, value: obje
         bindings.decode_binding(json.dumps({**doc, field: value}).encode())
 
     assert str(refusal.value) == words
+
+
+@pytest.mark.parametrize(
+    ("binding", "form"),
+    [(BINDING, 1), (replace(BINDING, container=ContainerName("")), 2), (replace(BINDING, home=ClaimUid(RECORD.claim.uid)), 2)],
+)
+def test_binding_is_written_in_the_oldest_form_that_holds_it(binding: Binding, form: int) -> None:
+    """An older version cannot tell whose directory these are: it keeps their claim as it is, and its GPUs with it."""
+    assert json.loads(bindings.encode_binding(binding))["schema"] == form

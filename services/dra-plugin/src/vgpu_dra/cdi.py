@@ -13,7 +13,7 @@ from pathlib import PurePosixPath
 from typing import Any, assert_never
 
 from vgpu_state import container_abi, grants
-from vgpu_state.claims import AssignmentMode, ClaimRecord, PreparedGpu, PreparedMig, PreparedResult, PreparedVgpu
+from vgpu_state.claims import ClaimRecord, PreparedGpu, PreparedMig, PreparedResult, PreparedVgpu
 from vgpu_state.container_abi import Mount
 from vgpu_state.ids import ClaimUid, DeviceName, GpuUuid, MigUuid, RequestName, ShareId
 from vgpu_state.layout import Layout
@@ -80,18 +80,18 @@ def claim_mounts(uid: ClaimUid, *, host: Layout, library_version: str) -> tuple[
 
 def encode_spec(record: ClaimRecord, *, files: NodeFiles, host: Layout, library_version: str) -> bytes:
     """The CDI file of a prepared claim. Equal inputs give equal bytes."""
-    if record.mode is not AssignmentMode.LAZY:
+    if record.eager is not None:
         raise ValueError(f"no CDI edits for mode {record.mode}")
     mounts = claim_mounts(record.claim.uid, host=host, library_version=library_version)
     devices = [
-        {"name": result.cdi_device, "containerEdits": _edits(record.claim.uid, result, files=files, mounts=mounts)}
+        {"name": result.cdi_device, "containerEdits": _edits(record, result, files=files, mounts=mounts)}
         for result in record.results
     ]
     return json.dumps({"cdiVersion": VERSION, "kind": KIND, "devices": devices}, indent=2).encode()
 
 
-def _edits(uid: ClaimUid, result: PreparedResult, *, files: NodeFiles, mounts: tuple[Mount, ...]) -> dict[str, Any]:
-    env, own_mounts = _vgpu_edits(uid, result, mounts) if isinstance(result, PreparedVgpu) else ([], ())
+def _edits(record: ClaimRecord, result: PreparedResult, *, files: NodeFiles, mounts: tuple[Mount, ...]) -> dict[str, Any]:
+    env, own_mounts = _vgpu_edits(record, result, mounts) if isinstance(result, PreparedVgpu) else ([], ())
     if files.libraries:
         # `void` keeps the legacy NVIDIA hook, where one is installed, from adding every GPU.
         env += [f"LD_LIBRARY_PATH={LIBRARY_DIR}", "NVIDIA_VISIBLE_DEVICES=void"]
@@ -103,11 +103,12 @@ def _edits(uid: ClaimUid, result: PreparedResult, *, files: NodeFiles, mounts: t
     }
 
 
-def _vgpu_edits(uid: ClaimUid, result: PreparedVgpu, mounts: tuple[Mount, ...]) -> tuple[list[str], tuple[Mount, ...]]:
+def _vgpu_edits(record: ClaimRecord, result: PreparedVgpu, mounts: tuple[Mount, ...]) -> tuple[list[str], tuple[Mount, ...]]:
+    uid = record.claim.uid
     env = [
         grants.encode_grant_env(key=result.grant.key, claim_uid=uid, request=result.request, nonce=result.grant.nonce),
         f"{container_abi.ENV_CLAIM_UID}={uid}",
-        f"{container_abi.ENV_COMPATIBILITY_MODE}={container_abi.CLIENT_MODE}",
+        f"{container_abi.ENV_COMPATIBILITY_MODE}={record.compatibility.value}",
     ]
     return env, mounts
 

@@ -11,8 +11,11 @@ from typing import Any
 from vgpu_state import ids, jsonshape
 from vgpu_state.claims import Binding, HolderState, PodRef
 from vgpu_state.errors import VgpuError
+from vgpu_state.ids import ContainerName
 
-SCHEMA = 1
+READER = 2
+_ONE_CLAIM = 1  # a container of one claim, whose name is known
+_EVERY_HOLDER = 2
 MAX_BYTES = 64 << 10
 
 
@@ -22,8 +25,9 @@ class BindingUnusable(VgpuError):
 
 def encode_binding(binding: Binding) -> bytes:
     """The file's bytes. Equal bindings give equal bytes."""
+    is_plain = binding.home is None and binding.container != ""
     doc = {
-        "schema": SCHEMA,
+        "schema": _ONE_CLAIM if is_plain else _EVERY_HOLDER,
         "pod": {"uid": binding.pod.uid, "namespace": binding.pod.namespace, "name": binding.pod.name},
         "container": binding.container,
         "runtime_id": binding.runtime_id,
@@ -32,6 +36,8 @@ def encode_binding(binding: Binding) -> bytes:
         "state": binding.state.value,
         "grants": list(binding.grants),
     }
+    if binding.home is not None:
+        doc["home"] = binding.home
     return json.dumps(doc, indent=2, sort_keys=True).encode()
 
 
@@ -50,19 +56,21 @@ def decode_binding(raw: bytes) -> Binding:
 def _decode(doc: Any) -> Binding:  # Any: whatever JSON held
     if not isinstance(doc, dict):
         raise jsonshape.ShapeError("the document is no object")
-    if jsonshape.whole(doc, "schema") > SCHEMA:
-        raise jsonshape.ShapeError(f"schema {doc['schema']} is newer than {SCHEMA}")
+    if jsonshape.whole(doc, "schema") > READER:
+        raise jsonshape.ShapeError(f"schema {doc['schema']} is newer than {READER}")
     pod = jsonshape.mapping(doc, "pod")
+    container = jsonshape.text(doc, "container")
     return Binding(
         pod=PodRef(
             uid=ids.parse_pod_uid(jsonshape.text(pod, "uid")),
             namespace=jsonshape.text(pod, "namespace"),
             name=jsonshape.text(pod, "name"),
         ),
-        container=ids.parse_container_name(jsonshape.text(doc, "container")),
+        container=ids.parse_container_name(container) if container else ContainerName(""),
         runtime_id=ids.parse_runtime_id(jsonshape.text(doc, "runtime_id")),
         session=jsonshape.whole(doc, "session"),
         cgroup=jsonshape.text(doc, "cgroup"),
         state=HolderState(jsonshape.text(doc, "state")),
         grants=tuple(ids.parse_grant_key(k) for k in jsonshape.texts(doc, "grants")),
+        home=ids.parse_claim_uid(jsonshape.text(doc, "home")) if "home" in doc else None,
     )

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import ClassVar
 
+from vgpu_state.container_abi import CompatibilityMode
 from vgpu_state.ids import (
     ClaimUid,
     ContainerName,
@@ -14,11 +15,14 @@ from vgpu_state.ids import (
     GrantKey,
     MigUuid,
     Nonce,
+    PartitionName,
     PodUid,
     PoolName,
+    RegisterUuid,
     RequestName,
     RuntimeId,
     ShareId,
+    main_request,
 )
 
 
@@ -34,6 +38,22 @@ class AssignmentMode(StrEnum):
 
     LAZY = "lazy"
     EAGER = "eager"
+
+
+class EagerReason(StrEnum):
+    """Why the partitions of a claim were made at Prepare."""
+
+    NRI_DISABLED = "nri_disabled"  # by the feature gate
+    NRI_ABSENT = "nri_absent"  # nri-plugin has had no session since this dra-plugin started
+    NRI_LOST = "nri_lost"  # it had one, and did not come back in time
+
+
+class ContainerKind(StrEnum):
+    """When a container of a pod runs: INIT before the app containers and one at a time, SIDECAR from its turn among them on."""
+
+    INIT = "init"
+    SIDECAR = "sidecar"
+    APP = "app"
 
 
 class DeviceKind(StrEnum):
@@ -136,15 +156,74 @@ PreparedResult = PreparedVgpu | PreparedGpu | PreparedMig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PodRef:
+    """Which pod: the uid identifies, namespace and name are for people and for the limits file."""
+
+    uid: PodUid
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EagerContainer:
+    """A container of the claim's pod that may hold a partition."""
+
+    name: ContainerName
+    kind: ContainerKind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EagerPartition:
+    """A partition made at Prepare: for whom, over which requests (main names), and the UUID to register with.
+
+    `register_uuid` is None where nothing registers. Its containers run one after the other.
+    """
+
+    name: PartitionName
+    containers: tuple[EagerContainer, ...]
+    requests: tuple[RequestName, ...]
+    register_uuid: RegisterUuid | None
+
+    @property
+    def sole_container(self) -> ContainerName:
+        """The container whose partition it is; "" where several take turns."""
+        return self.containers[0].name if len(self.containers) == 1 else ContainerName("")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EagerAssignment:
+    """The partitions of a claim that were made at Prepare, for the containers of one pod."""
+
+    reason: EagerReason
+    pod: PodRef
+    partitions: tuple[EagerPartition, ...]
+
+    def partition_of(self, request: RequestName) -> EagerPartition | None:
+        """The partition that a request belongs to; None where no container of the pod refers to it."""
+        return next((p for p in self.partitions if main_request(request) in p.requests), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimRecord:
-    """A claim on this node as claim.json holds it. `results` stand in the order of the allocation."""
+    """A claim on this node as claim.json holds it. `results` stand in the order of the allocation.
+
+    `eager` are the partitions made at Prepare; None: each is made as its container is created.
+    """
 
     claim: ClaimRef
     boot_id: str
     state: ClaimState
-    mode: AssignmentMode
     policy: ComputePolicy = ComputePolicy.FIXED
+    compatibility: CompatibilityMode = CompatibilityMode.CLIENT
+    eager: EagerAssignment | None = None
     results: tuple[PreparedResult, ...]
+
+    @property
+    def mode(self) -> AssignmentMode:
+        return AssignmentMode.LAZY if self.eager is None else AssignmentMode.EAGER
 
     @property
     def vgpus(self) -> tuple[PreparedVgpu, ...]:
@@ -156,17 +235,12 @@ class ClaimRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PodRef:
-    """Which pod: the uid identifies, namespace and name are for people and for the limits file."""
-
-    uid: PodUid
-    namespace: str
-    name: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Binding:
-    """Who holds a partition. `cgroup` is the path as /proc shows it, "" until the start is recorded."""
+    """Who holds a partition. `cgroup` is the path as /proc shows it, "" until the start is recorded.
+
+    `container` is "" where a partition that several take turns in was taken without a word of who it is. `home` is the claim that
+    has the container's partition, where that is another: this one's requests are then part of it.
+    """
 
     pod: PodRef
     container: ContainerName
@@ -175,6 +249,11 @@ class Binding:
     cgroup: str
     state: HolderState
     grants: tuple[GrantKey, ...]
+    home: ClaimUid | None = None
+
+    def __str__(self) -> str:
+        container = f"container {self.container}" if self.container else f"a container ({self.runtime_id[:12]})"
+        return f"{container} of pod {self.pod}"
 
     @property
     def is_started(self) -> bool:

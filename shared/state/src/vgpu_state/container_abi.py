@@ -6,11 +6,13 @@ Source: vgpu-manager, library/src/loader.c and pkg/util/consts.go.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Final
 
 MANAGER_DIR: Final = "/etc/vgpu-manager"
 CONFIG_DIR: Final = f"{MANAGER_DIR}/config"
 REGISTRY_DIR: Final = f"{MANAGER_DIR}/registry"
+HOST_PROC_DIR: Final = f"{MANAGER_DIR}/.host_proc"
 LIBRARY: Final = f"{MANAGER_DIR}/driver/libvgpu-control.so"
 PRELOAD_LIST: Final = "/etc/ld.so.preload"
 # The library's scratch: a lock, a memory ledger and a compute ledger per container.
@@ -32,9 +34,22 @@ ENV_CLAIM_UID: Final = "MANAGER_VGPU_CLAIM_UID"
 
 MAX_DEVICES: Final = 16
 
-_CLIENT: Final = 200
+_CGROUP_V1: Final = 1
+_CGROUP_V2: Final = 2
 _OPEN_KERNEL: Final = 100
-CLIENT_MODE: Final = _CLIENT | _OPEN_KERNEL  # 236: pids.config says whose a GPU process is
+_CLIENT: Final = 200
+
+
+class CompatibilityMode(IntEnum):
+    """How the library tells its container's processes from others on the GPU.
+
+    CLIENT by the list that registry has recorded. The others by the processes' cgroups, read in the host's /proc: CGROUP_V2 needs
+    a cgroup namespace of the container's own, CGROUP_V1 compares paths of the memory controller.
+    """
+
+    CLIENT = _CLIENT | _OPEN_KERNEL
+    CGROUP_V2 = _CGROUP_V2 | _OPEN_KERNEL
+    CGROUP_V1 = _CGROUP_V1 | _OPEN_KERNEL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

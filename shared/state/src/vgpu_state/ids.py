@@ -25,6 +25,7 @@ MigUuid = NewType("MigUuid", str)
 PartitionName = NewType("PartitionName", str)
 GrantKey = NewType("GrantKey", str)
 Nonce = NewType("Nonce", str)
+RegisterUuid = NewType("RegisterUuid", str)
 
 _UUID = r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
 _LABEL = r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?"
@@ -39,7 +40,7 @@ _POOL_FORM = re.compile(rf"{_SUBDOMAIN}(?:/{_SUBDOMAIN})*\Z")
 _RUNTIME_ID_FORM = re.compile(r"[0-9a-f]{64}\Z")
 _GPU_FORM = re.compile(rf"GPU-{_UUID}\Z")
 _MIG_FORM = re.compile(rf"MIG-{_UUID}\Z")
-_PARTITION_FORM = re.compile(rf"({_UUID})_({_LABEL})\Z")
+_PARTITION_FORM = re.compile(rf"(?:{_UUID}_{_LABEL}|cg-[0-9a-f]{{12}})\Z")
 _KEY_FORM = re.compile(r"[0-9a-f]{16}\Z")
 _NONCE_FORM = re.compile(r"[0-9a-f]{32}\Z")
 
@@ -116,18 +117,29 @@ def parse_nonce(text: str) -> Nonce:
     return Nonce(text)
 
 
+def parse_register_uuid(text: str) -> RegisterUuid:
+    """The UUID by which the containers of an eagerly made partition register. The message does not repeat it."""
+    if _UUID_FORM.match(text) is None:
+        raise MalformedInput(f"register uuid of {len(text)} characters; expected a lower-case UUID")
+    return RegisterUuid(text)
+
+
 def partition_name(pod_uid: PodUid, container: ContainerName) -> PartitionName:
-    """The directory of one container's private state within a claim."""
+    """The directory of one container's private state within a claim, where it is made for that container."""
     return PartitionName(f"{pod_uid}_{container}")
 
 
+def component_name(digest: str) -> PartitionName:
+    """The directory of a partition that was made at Prepare, by the hex digest over what shares it."""
+    return PartitionName(f"cg-{digest[:12]}")
+
+
 def parse_partition_name(text: str) -> PartitionName:
-    return PartitionName(_match(_PARTITION_FORM, text, field="partition", allowed="<pod uid>_<container name>", limit=100))
-
-
-def split_partition_name(name: PartitionName) -> tuple[PodUid, ContainerName]:
-    pod_uid, _, container = name.partition("_")
-    return PodUid(pod_uid), ContainerName(container)
+    return PartitionName(
+        _match(
+            _PARTITION_FORM, text, field="partition", allowed="<pod uid>_<container name>, or cg- and 12 hex digits", limit=100
+        )
+    )
 
 
 def main_request(request: RequestName) -> RequestName:

@@ -2,7 +2,8 @@
 
 Shape: a JSON envelope {schema, min_reader, sha256, payload}; `sha256` is over the payload in compact form with sorted keys. A
 reader older than `min_reader` must not touch the claim: it would drop what it does not know. A record is written in the oldest
-form that holds it: 1 knows shares of GPUs under the fixed policy, 2 every kind of device and policy.
+form that holds it: 1 knows shares of GPUs under the fixed policy, 2 every kind of device and policy, 3 partitions that were made
+at Prepare and containers whose processes do not register.
 """
 
 from __future__ import annotations
@@ -20,18 +21,26 @@ from vgpu_state.claims import (
     ClaimState,
     ComputePolicy,
     Consumed,
+    ContainerKind,
     DeviceKind,
+    EagerAssignment,
+    EagerContainer,
+    EagerPartition,
+    EagerReason,
     Grant,
+    PodRef,
     PreparedGpu,
     PreparedMig,
     PreparedResult,
     PreparedVgpu,
 )
+from vgpu_state.container_abi import CompatibilityMode
 from vgpu_state.errors import VgpuError
 
-READER = 2
+READER = 3
 _SHARES_ONLY = 1
 _EVERY_KIND = 2
+_EVERY_ASSIGNMENT = 3
 MAX_BYTES = 1 << 20  # a claim has at most 32 results of some 600 bytes; anything larger is not ours
 
 
@@ -50,6 +59,10 @@ def encode_record(record: ClaimRecord) -> bytes:
     }
     if record.policy is not ComputePolicy.FIXED:
         payload["compute_policy"] = record.policy.value
+    if record.compatibility is not CompatibilityMode.CLIENT:
+        payload["compatibility_mode"] = record.compatibility.value
+    if record.eager is not None:
+        payload["eager"] = _encode_eager(record.eager)
     form = _form(record)
     envelope = {"schema": form, "min_reader": form, "sha256": _checksum(payload), "payload": payload}
     return json.dumps(envelope, indent=2, sort_keys=True).encode()
@@ -92,8 +105,9 @@ def _decode(raw: bytes) -> ClaimRecord:
         claim=_claim_ref(payload),
         boot_id=jsonshape.text(payload, "boot_id"),
         state=ClaimState(jsonshape.text(payload, "state")),
-        mode=AssignmentMode(jsonshape.text(payload, "mode")),
         policy=ComputePolicy(jsonshape.text(payload, "compute_policy")) if "compute_policy" in payload else ComputePolicy.FIXED,
+        compatibility=_decode_compatibility(payload),
+        eager=_decode_eager(payload),
         results=tuple(_decode_result(r) for r in jsonshape.mappings(payload, "results")),
     )
 
@@ -108,8 +122,63 @@ def _claim_ref(payload: Mapping[str, Any]) -> ClaimRef:
 
 
 def _form(record: ClaimRecord) -> int:
+    if record.eager is not None or record.compatibility is not CompatibilityMode.CLIENT:
+        return _EVERY_ASSIGNMENT
     is_shares_only = record.policy is ComputePolicy.FIXED and len(record.vgpus) == len(record.results)
     return _SHARES_ONLY if is_shares_only else _EVERY_KIND
+
+
+def _decode_compatibility(payload: Mapping[str, Any]) -> CompatibilityMode:
+    if "compatibility_mode" not in payload:
+        return CompatibilityMode.CLIENT
+    return CompatibilityMode(jsonshape.whole(payload, "compatibility_mode"))
+
+
+def _encode_eager(eager: EagerAssignment) -> dict[str, Any]:
+    return {
+        "reason": eager.reason.value,
+        "pod": {"uid": eager.pod.uid, "namespace": eager.pod.namespace, "name": eager.pod.name},
+        "partitions": [
+            {
+                "name": partition.name,
+                "containers": [{"name": c.name, "kind": c.kind.value} for c in partition.containers],
+                "requests": list(partition.requests),
+                "register_uuid": partition.register_uuid or "",
+            }
+            for partition in eager.partitions
+        ],
+    }
+
+
+def _decode_eager(payload: Mapping[str, Any]) -> EagerAssignment | None:
+    if AssignmentMode(jsonshape.text(payload, "mode")) is AssignmentMode.LAZY:
+        return None
+    doc = jsonshape.mapping(payload, "eager")
+    pod = jsonshape.mapping(doc, "pod")
+    return EagerAssignment(
+        reason=EagerReason(jsonshape.text(doc, "reason")),
+        pod=PodRef(
+            uid=ids.parse_pod_uid(jsonshape.text(pod, "uid")),
+            namespace=jsonshape.text(pod, "namespace"),
+            name=jsonshape.text(pod, "name"),
+        ),
+        partitions=tuple(_decode_partition(p) for p in jsonshape.mappings(doc, "partitions")),
+    )
+
+
+def _decode_partition(doc: Mapping[str, Any]) -> EagerPartition:
+    register_uuid = jsonshape.text(doc, "register_uuid")
+    return EagerPartition(
+        name=ids.parse_partition_name(jsonshape.text(doc, "name")),
+        containers=tuple(
+            EagerContainer(
+                name=ids.parse_container_name(jsonshape.text(c, "name")), kind=ContainerKind(jsonshape.text(c, "kind"))
+            )
+            for c in jsonshape.mappings(doc, "containers")
+        ),
+        requests=tuple(ids.parse_request_name(r) for r in jsonshape.texts(doc, "requests")),
+        register_uuid=ids.parse_register_uuid(register_uuid) if register_uuid else None,
+    )
 
 
 def _encode_result(result: PreparedResult) -> dict[str, Any]:

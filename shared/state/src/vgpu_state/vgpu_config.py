@@ -58,7 +58,7 @@ class Limits:
     driver_version: str
     cuda_version: tuple[int, int]
     register_uuid: str = ""
-    compatibility_mode: int = container_abi.CLIENT_MODE
+    compatibility_mode: int = container_abi.CompatibilityMode.CLIENT
     slots: Mapping[int, Slot] = field(default_factory=dict)
 
 

@@ -12,7 +12,6 @@ from vgpu_dra.inventory import Device, Inventory, MigDevice
 from vgpu_dra.rules import Ratios
 from vgpu_state import grants
 from vgpu_state.claims import (
-    AssignmentMode,
     ClaimRecord,
     ClaimState,
     Consumed,
@@ -66,7 +65,6 @@ def plan_prepare(
         claim=allocation.claim,
         boot_id=node.boot_id,
         state=ClaimState.STARTED,
-        mode=AssignmentMode.LAZY,
         policy=allocation.policy,
         results=results,
     )

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x10partitions.proto\x12\x12vgpu.partitions.v1\"L\n\x03Pod\x12\x0b\n\x03uid\x18\x01 \x01(\t\x12\x11\n\tnamespace\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x17\n\x0fruntime_handler\x18\x04 \x01(\t\"#\n\x05Grant\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t\"K\n\x05Mount\x12\x13\n\x0b\x64\x65stination\x18\x01 \x01(\t\x12\x0e\n\x06source\x18\x02 \x01(\t\x12\x0c\n\x04type\x18\x03 \x01(\t\x12\x0f\n\x07options\x18\x04 \x03(\t\"B\n\x06\x44\x65vice\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x0c\n\x04type\x18\x02 \x01(\t\x12\r\n\x05major\x18\x03 \x01(\x03\x12\r\n\x05minor\x18\x04 \x01(\x03\"%\n\x06\x45nvVar\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t\"\x94\x02\n\tContainer\x12\x12\n\nruntime_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12$\n\x03pod\x18\x03 \x01(\x0b\x32\x17.vgpu.partitions.v1.Pod\x12)\n\x06grants\x18\x04 \x03(\x0b\x32\x19.vgpu.partitions.v1.Grant\x12)\n\x06mounts\x18\x05 \x03(\x0b\x32\x19.vgpu.partitions.v1.Mount\x12+\n\x07\x64\x65vices\x18\x06 \x03(\x0b\x32\x1a.vgpu.partitions.v1.Device\x12\x1a\n\x12\x61llows_all_devices\x18\x07 \x01(\x08\x12\x13\n\x0b\x63group_path\x18\x08 \x01(\t\x12\x0b\n\x03pid\x18\t \x01(\r\"[\n\x16\x45nsurePartitionRequest\x12\x0f\n\x07session\x18\x01 \x01(\x04\x12\x30\n\tcontainer\x18\x02 \x01(\x0b\x32\x1d.vgpu.partitions.v1.Container\"\x93\x01\n\x17\x45nsurePartitionResponse\x12)\n\x06mounts\x18\x01 \x03(\x0b\x32\x19.vgpu.partitions.v1.Mount\x12\'\n\x03\x65nv\x18\x02 \x03(\x0b\x32\x1a.vgpu.partitions.v1.EnvVar\x12\x11\n\tclaim_uid\x18\x03 \x01(\t\x12\x11\n\tpartition\x18\x04 \x01(\t\"5\n\x12RecordStartRequest\x12\x12\n\nruntime_id\x18\x01 \x01(\t\x12\x0b\n\x03pid\x18\x02 \x01(\r\"\x15\n\x13RecordStartResponse\"\xa9\x01\n\x17ReleasePartitionRequest\x12\x12\n\nruntime_id\x18\x01 \x01(\t\x12@\n\x05stage\x18\x02 \x01(\x0e\x32\x31.vgpu.partitions.v1.ReleasePartitionRequest.Stage\"8\n\x05Stage\x12\x15\n\x11STAGE_UNSPECIFIED\x10\x00\x12\x0b\n\x07STOPPED\x10\x01\x12\x0b\n\x07REMOVED\x10\x02\"\x1a\n\x18ReleasePartitionResponse\"X\n\x12SynchronizeRequest\x12\x0f\n\x07session\x18\x01 \x01(\x04\x12\x31\n\ncontainers\x18\x02 \x03(\x0b\x32\x1d.vgpu.partitions.v1.Container\"m\n\x13SynchronizeResponse\x12\x1b\n\x13unbound_runtime_ids\x18\x01 \x03(\t\x12\x1b\n\x13\x64rifted_runtime_ids\x18\x02 \x03(\t\x12\x1c\n\x14released_runtime_ids\x18\x03 \x03(\t\"q\n\x13RenewSessionRequest\x12\x0f\n\x07session\x18\x01 \x01(\x04\x12\x14\n\x0cruntime_name\x18\x02 \x01(\t\x12\x17\n\x0fruntime_version\x18\x03 \x01(\t\x12\x1a\n\x12synchronized_since\x18\x04 \x01(\x04\"(\n\x14RenewSessionResponse\x12\x10\n\x08is_known\x18\x01 \x01(\x08\x32\x8a\x04\n\nPartitions\x12j\n\x0f\x45nsurePartition\x12*.vgpu.partitions.v1.EnsurePartitionRequest\x1a+.vgpu.partitions.v1.EnsurePartitionResponse\x12^\n\x0bRecordStart\x12&.vgpu.partitions.v1.RecordStartRequest\x1a\'.vgpu.partitions.v1.RecordStartResponse\x12m\n\x10ReleasePartition\x12+.vgpu.partitions.v1.ReleasePartitionRequest\x1a,.vgpu.partitions.v1.ReleasePartitionResponse\x12^\n\x0bSynchronize\x12&.vgpu.partitions.v1.SynchronizeRequest\x1a\'.vgpu.partitions.v1.SynchronizeResponse\x12\x61\n\x0cRenewSession\x12\'.vgpu.partitions.v1.RenewSessionRequest\x1a(.vgpu.partitions.v1.RenewSessionResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x10partitions.proto\x12\x12vgpu.partitions.v1\"L\n\x03Pod\x12\x0b\n\x03uid\x18\x01 \x01(\t\x12\x11\n\tnamespace\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x17\n\x0fruntime_handler\x18\x04 \x01(\t\"#\n\x05Grant\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t\"K\n\x05Mount\x12\x13\n\x0b\x64\x65stination\x18\x01 \x01(\t\x12\x0e\n\x06source\x18\x02 \x01(\t\x12\x0c\n\x04type\x18\x03 \x01(\t\x12\x0f\n\x07options\x18\x04 \x03(\t\"B\n\x06\x44\x65vice\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x0c\n\x04type\x18\x02 \x01(\t\x12\r\n\x05major\x18\x03 \x01(\x03\x12\r\n\x05minor\x18\x04 \x01(\x03\"%\n\x06\x45nvVar\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t\"\x94\x02\n\tContainer\x12\x12\n\nruntime_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12$\n\x03pod\x18\x03 \x01(\x0b\x32\x17.vgpu.partitions.v1.Pod\x12)\n\x06grants\x18\x04 \x03(\x0b\x32\x19.vgpu.partitions.v1.Grant\x12)\n\x06mounts\x18\x05 \x03(\x0b\x32\x19.vgpu.partitions.v1.Mount\x12+\n\x07\x64\x65vices\x18\x06 \x03(\x0b\x32\x1a.vgpu.partitions.v1.Device\x12\x1a\n\x12\x61llows_all_devices\x18\x07 \x01(\x08\x12\x13\n\x0b\x63group_path\x18\x08 \x01(\t\x12\x0b\n\x03pid\x18\t \x01(\r\"[\n\x16\x45nsurePartitionRequest\x12\x0f\n\x07session\x18\x01 \x01(\x04\x12\x30\n\tcontainer\x18\x02 \x01(\x0b\x32\x1d.vgpu.partitions.v1.Container\"\x93\x01\n\x17\x45nsurePartitionResponse\x12)\n\x06mounts\x18\x01 \x03(\x0b\x32\x19.vgpu.partitions.v1.Mount\x12\'\n\x03\x65nv\x18\x02 \x03(\x0b\x32\x1a.vgpu.partitions.v1.EnvVar\x12\x11\n\tclaim_uid\x18\x03 \x01(\t\x12\x11\n\tpartition\x18\x04 \x01(\t\"x\n\x12RecordStartRequest\x12\x12\n\nruntime_id\x18\x01 \x01(\t\x12\x0b\n\x03pid\x18\x02 \x01(\r\x12\x0f\n\x07session\x18\x03 \x01(\x04\x12\x30\n\tcontainer\x18\x04 \x01(\x0b\x32\x1d.vgpu.partitions.v1.Container\"\x15\n\x13RecordStartResponse\"\xa9\x01\n\x17ReleasePartitionRequest\x12\x12\n\nruntime_id\x18\x01 \x01(\t\x12@\n\x05stage\x18\x02 \x01(\x0e\x32\x31.vgpu.partitions.v1.ReleasePartitionRequest.Stage\"8\n\x05Stage\x12\x15\n\x11STAGE_UNSPECIFIED\x10\x00\x12\x0b\n\x07STOPPED\x10\x01\x12\x0b\n\x07REMOVED\x10\x02\"\x1a\n\x18ReleasePartitionResponse\"X\n\x12SynchronizeRequest\x12\x0f\n\x07session\x18\x01 \x01(\x04\x12\x31\n\ncontainers\x18\x02 \x03(\x0b\x32\x1d.vgpu.partitions.v1.Container\"m\n\x13SynchronizeResponse\x12\x1b\n\x13unbound_runtime_ids\x18\x01 \x03(\t\x12\x1b\n\x13\x64rifted_runtime_ids\x18\x02 \x03(\t\x12\x1c\n\x14released_runtime_ids\x18\x03 \x03(\t\"q\n\x13RenewSessionRequest\x12\x0f\n\x07session\x18\x01 \x01(\x04\x12\x14\n\x0cruntime_name\x18\x02 \x01(\t\x12\x17\n\x0fruntime_version\x18\x03 \x01(\t\x12\x1a\n\x12synchronized_since\x18\x04 \x01(\x04\"(\n\x14RenewSessionResponse\x12\x10\n\x08is_known\x18\x01 \x01(\x08\x32\x8a\x04\n\nPartitions\x12j\n\x0f\x45nsurePartition\x12*.vgpu.partitions.v1.EnsurePartitionRequest\x1a+.vgpu.partitions.v1.EnsurePartitionResponse\x12^\n\x0bRecordStart\x12&.vgpu.partitions.v1.RecordStartRequest\x1a\'.vgpu.partitions.v1.RecordStartResponse\x12m\n\x10ReleasePartition\x12+.vgpu.partitions.v1.ReleasePartitionRequest\x1a,.vgpu.partitions.v1.ReleasePartitionResponse\x12^\n\x0bSynchronize\x12&.vgpu.partitions.v1.SynchronizeRequest\x1a\'.vgpu.partitions.v1.SynchronizeResponse\x12\x61\n\x0cRenewSession\x12\'.vgpu.partitions.v1.RenewSessionRequest\x1a(.vgpu.partitions.v1.RenewSessionResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -48,23 +48,23 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ENSUREPARTITIONRESPONSE']._serialized_start=712
   _globals['_ENSUREPARTITIONRESPONSE']._serialized_end=859
   _globals['_RECORDSTARTREQUEST']._serialized_start=861
-  _globals['_RECORDSTARTREQUEST']._serialized_end=914
-  _globals['_RECORDSTARTRESPONSE']._serialized_start=916
-  _globals['_RECORDSTARTRESPONSE']._serialized_end=937
-  _globals['_RELEASEPARTITIONREQUEST']._serialized_start=940
-  _globals['_RELEASEPARTITIONREQUEST']._serialized_end=1109
-  _globals['_RELEASEPARTITIONREQUEST_STAGE']._serialized_start=1053
-  _globals['_RELEASEPARTITIONREQUEST_STAGE']._serialized_end=1109
-  _globals['_RELEASEPARTITIONRESPONSE']._serialized_start=1111
-  _globals['_RELEASEPARTITIONRESPONSE']._serialized_end=1137
-  _globals['_SYNCHRONIZEREQUEST']._serialized_start=1139
-  _globals['_SYNCHRONIZEREQUEST']._serialized_end=1227
-  _globals['_SYNCHRONIZERESPONSE']._serialized_start=1229
-  _globals['_SYNCHRONIZERESPONSE']._serialized_end=1338
-  _globals['_RENEWSESSIONREQUEST']._serialized_start=1340
-  _globals['_RENEWSESSIONREQUEST']._serialized_end=1453
-  _globals['_RENEWSESSIONRESPONSE']._serialized_start=1455
-  _globals['_RENEWSESSIONRESPONSE']._serialized_end=1495
-  _globals['_PARTITIONS']._serialized_start=1498
-  _globals['_PARTITIONS']._serialized_end=2020
+  _globals['_RECORDSTARTREQUEST']._serialized_end=981
+  _globals['_RECORDSTARTRESPONSE']._serialized_start=983
+  _globals['_RECORDSTARTRESPONSE']._serialized_end=1004
+  _globals['_RELEASEPARTITIONREQUEST']._serialized_start=1007
+  _globals['_RELEASEPARTITIONREQUEST']._serialized_end=1176
+  _globals['_RELEASEPARTITIONREQUEST_STAGE']._serialized_start=1120
+  _globals['_RELEASEPARTITIONREQUEST_STAGE']._serialized_end=1176
+  _globals['_RELEASEPARTITIONRESPONSE']._serialized_start=1178
+  _globals['_RELEASEPARTITIONRESPONSE']._serialized_end=1204
+  _globals['_SYNCHRONIZEREQUEST']._serialized_start=1206
+  _globals['_SYNCHRONIZEREQUEST']._serialized_end=1294
+  _globals['_SYNCHRONIZERESPONSE']._serialized_start=1296
+  _globals['_SYNCHRONIZERESPONSE']._serialized_end=1405
+  _globals['_RENEWSESSIONREQUEST']._serialized_start=1407
+  _globals['_RENEWSESSIONREQUEST']._serialized_end=1520
+  _globals['_RENEWSESSIONRESPONSE']._serialized_start=1522
+  _globals['_RENEWSESSIONRESPONSE']._serialized_end=1562
+  _globals['_PARTITIONS']._serialized_start=1565
+  _globals['_PARTITIONS']._serialized_end=2087
 # @@protoc_insertion_point(module_scope)

@@ -102,12 +102,16 @@ class EnsurePartitionResponse(_message.Message):
     def __init__(self, mounts: _Optional[_Iterable[_Union[Mount, _Mapping]]] = ..., env: _Optional[_Iterable[_Union[EnvVar, _Mapping]]] = ..., claim_uid: _Optional[str] = ..., partition: _Optional[str] = ...) -> None: ...
 
 class RecordStartRequest(_message.Message):
-    __slots__ = ("runtime_id", "pid")
+    __slots__ = ("runtime_id", "pid", "session", "container")
     RUNTIME_ID_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    CONTAINER_FIELD_NUMBER: _ClassVar[int]
     runtime_id: str
     pid: int
-    def __init__(self, runtime_id: _Optional[str] = ..., pid: _Optional[int] = ...) -> None: ...
+    session: int
+    container: Container
+    def __init__(self, runtime_id: _Optional[str] = ..., pid: _Optional[int] = ..., session: _Optional[int] = ..., container: _Optional[_Union[Container, _Mapping]] = ...) -> None: ...
 
 class RecordStartResponse(_message.Message):
     __slots__ = ()

@@ -34,6 +34,21 @@ class RecordPidsResponse(betterproto.Message):
     changed: bool = betterproto.bool_field(1)
 
 
+@dataclass(eq=False, repr=False)
+class BindPartitionRequest(betterproto.Message):
+    register_uuid: str = betterproto.string_field(1)
+    runtime_id: str = betterproto.string_field(2)
+    pod_uid: str = betterproto.string_field(3)
+    container_name: str = betterproto.string_field(4)
+    pid: int = betterproto.int32_field(5)
+
+
+@dataclass(eq=False, repr=False)
+class BindPartitionResponse(betterproto.Message):
+    claim_uid: str = betterproto.string_field(1)
+    partition: str = betterproto.string_field(2)
+
+
 class RegistrationsStub(betterproto.ServiceStub):
     async def record_pids(
         self,
@@ -52,12 +67,34 @@ class RegistrationsStub(betterproto.ServiceStub):
             metadata=metadata,
         )
 
+    async def bind_partition(
+        self,
+        bind_partition_request: "BindPartitionRequest",
+        *,
+        timeout: Optional[float] = None,
+        deadline: Optional["Deadline"] = None,
+        metadata: Optional["MetadataLike"] = None
+    ) -> "BindPartitionResponse":
+        return await self._unary_unary(
+            "/vgpu.registrations.v1.Registrations/BindPartition",
+            bind_partition_request,
+            BindPartitionResponse,
+            timeout=timeout,
+            deadline=deadline,
+            metadata=metadata,
+        )
+
 
 class RegistrationsBase(ServiceBase):
 
     async def record_pids(
         self, record_pids_request: "RecordPidsRequest"
     ) -> "RecordPidsResponse":
+        raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
+
+    async def bind_partition(
+        self, bind_partition_request: "BindPartitionRequest"
+    ) -> "BindPartitionResponse":
         raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
 
     async def __rpc_record_pids(
@@ -67,6 +104,14 @@ class RegistrationsBase(ServiceBase):
         response = await self.record_pids(request)
         await stream.send_message(response)
 
+    async def __rpc_bind_partition(
+        self,
+        stream: "grpclib.server.Stream[BindPartitionRequest, BindPartitionResponse]",
+    ) -> None:
+        request = await stream.recv_message()
+        response = await self.bind_partition(request)
+        await stream.send_message(response)
+
     def __mapping__(self) -> Dict[str, grpclib.const.Handler]:
         return {
             "/vgpu.registrations.v1.Registrations/RecordPids": grpclib.const.Handler(
@@ -74,5 +119,11 @@ class RegistrationsBase(ServiceBase):
                 grpclib.const.Cardinality.UNARY_UNARY,
                 RecordPidsRequest,
                 RecordPidsResponse,
+            ),
+            "/vgpu.registrations.v1.Registrations/BindPartition": grpclib.const.Handler(
+                self.__rpc_bind_partition,
+                grpclib.const.Cardinality.UNARY_UNARY,
+                BindPartitionRequest,
+                BindPartitionResponse,
             ),
         }
