@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from vgpu_testkit.api_environment import cluster_environment
+from vgpu_testkit.api_server import ApiServer
 from vgpu_testkit.crash_control import CrashControl
 from vgpu_testkit.crashing_daemon import crashing
 from vgpu_testkit.dra_bench import DraBench, make_bench, make_kubelet
@@ -68,6 +70,16 @@ async def bench(idle_bench: DraBench) -> AsyncIterator[DraBench]:
     async with make_kubelet(idle_bench.node) as kubelet:
         idle_bench.kubelet = kubelet
         yield idle_bench
+        idle_bench.dra.kill()
+
+
+@pytest.fixture
+async def server(idle_bench: DraBench, tmp_path: Path) -> AsyncIterator[ApiServer]:
+    """The API server that dra-plugin, not started yet, will find."""
+    server = ApiServer(node="node-a")
+    async with server.serve() as address:
+        idle_bench.dra.environment |= cluster_environment(tmp_path, address, node="node-a")
+        yield server
         idle_bench.dra.kill()
 
 

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from grpclib.exceptions import GRPCError
 
-from vgpu_testkit.api_environment import cluster_environment
 from vgpu_testkit.api_server import ApiServer
 from vgpu_testkit.dra_bench import Container, DraBench, half_a_gpu
 from vgpu_testkit.kubelet_values import KubeletRefusal
@@ -20,16 +17,6 @@ from vgpu_testkit.manifests import Manifest
 CLAIM = half_a_gpu()
 CONTAINER = Container()
 POD_UID = "0b9c2a3e-54f1-4c86-9b57-2f1d2b8f4c11"
-
-
-@pytest.fixture
-async def server(bench: DraBench, tmp_path: Path) -> AsyncIterator[ApiServer]:
-    """The API server that dra-plugin, not started yet, will find."""
-    server = ApiServer(node="node-a")
-    async with server.serve() as address:
-        bench.dra.environment |= cluster_environment(tmp_path, address, node="node-a")
-        yield server
-        bench.dra.kill()
 
 
 async def prepared(bench: DraBench, server: ApiServer, claim: Manifest = CLAIM) -> None:

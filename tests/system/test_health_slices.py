@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from vgpu_testkit.api_environment import cluster_environment
 from vgpu_testkit.api_server import ApiServer
 from vgpu_testkit.dra_bench import DraBench
 
@@ -20,13 +17,10 @@ XID_79 = {"key": "manager.nvidia.com/xid", "value": "79", "effect": "NoSchedule"
 
 
 @pytest.fixture
-async def server(idle_bench: DraBench, tmp_path: Path) -> AsyncIterator[ApiServer]:
+def server(idle_bench: DraBench, server: ApiServer) -> ApiServer:
     """The API server that dra-plugin, not started yet, will find. It looks at its GPUs when it starts and no more."""
-    server = ApiServer(node="node-a")
-    async with server.serve() as address:
-        idle_bench.dra.environment |= {**cluster_environment(tmp_path, address, node="node-a"), "VGPU_GPU_POLL": "600"}
-        yield server
-        idle_bench.dra.kill()
+    idle_bench.dra.environment["VGPU_GPU_POLL"] = "600"
+    return server
 
 
 async def start(bench: DraBench, server: ApiServer) -> None:

@@ -2,26 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from pathlib import Path
-
 import pytest
 
-from vgpu_testkit.api_environment import cluster_environment
 from vgpu_testkit.api_server import ApiServer
 from vgpu_testkit.api_slice_gates import Gates
 from vgpu_testkit.daemons import DaemonFailed
 from vgpu_testkit.dra_bench import DraBench, until
-
-
-@pytest.fixture
-async def server(bench: DraBench, tmp_path: Path) -> AsyncIterator[ApiServer]:
-    """The API server that dra-plugin, not started yet, will find."""
-    server = ApiServer(node="node-a")
-    async with server.serve() as address:
-        bench.dra.environment |= cluster_environment(tmp_path, address, node="node-a")
-        yield server
-        bench.dra.kill()
 
 
 async def test_gpus_are_published_once_and_again_by_no_restart(bench: DraBench, server: ApiServer) -> None:

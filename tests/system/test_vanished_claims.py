@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from vgpu_testkit.api_environment import cluster_environment
 from vgpu_testkit.api_server import ApiServer
 from vgpu_testkit.dra_bench import Container, DraBench, half_a_gpu, until
 
@@ -19,17 +16,13 @@ REMOVED = 'vgpu_dra_events_total{reason="vanished_claim_removed"}'
 
 
 @pytest.fixture
-async def server(bench: DraBench, tmp_path: Path) -> AsyncIterator[ApiServer]:
-    """The API server that dra-plugin has prepared both claims from; dra-plugin was killed, and one of them deleted."""
-    server = ApiServer(node="node-a")
-    async with server.serve() as address:
-        bench.dra.environment |= cluster_environment(tmp_path, address, node="node-a")
-        for claim in (VANISHED, KEPT):
-            server.claims.put(claim.document())
-        await bench.start()
-        await bench.prepare(VANISHED, KEPT)
-        yield server
-        bench.dra.kill()
+async def server(bench: DraBench, server: ApiServer) -> ApiServer:
+    """The API server that dra-plugin, which runs, has prepared both claims from."""
+    for claim in (VANISHED, KEPT):
+        server.claims.put(claim.document())
+    await bench.start()
+    await bench.prepare(VANISHED, KEPT)
+    return server
 
 
 async def known(bench: DraBench) -> set[str]:
