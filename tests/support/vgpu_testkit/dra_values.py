@@ -7,6 +7,7 @@ from pathlib import PurePosixPath
 
 from vgpu_dra.inventory import Gpu, Inventory, MigDevice, Traits
 from vgpu_dra.policy.admission import ContainerFacts, ShownDevice
+from vgpu_dra.policy.listing import ListedDevice
 from vgpu_dra.rules import NodeRules
 from vgpu_state.claims import (
     Binding,
@@ -212,6 +213,15 @@ FACTS = ContainerFacts(
     mounts=CDI_MOUNTS,
     devices=(gpu_node(5), *CONTROL_NODES),
     allows_all_devices=False,
+)
+# What kubelet says of `train`, which has the share of TRAINER.
+LISTED = ListedDevice(
+    claim_namespace="research",
+    claim_name="two-workers",
+    driver="manager.nvidia.com",
+    pool="node-a",
+    device="vgpu-5",
+    share_id="8a2d4a8e-0c1b-4a55-8f5e-0f5b7b1e2c01",
 )
 RULES = NodeRules(
     host=HOST,

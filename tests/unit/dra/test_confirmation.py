@@ -10,20 +10,12 @@ from vgpu_dra.confirmation import Confirmation
 from vgpu_dra.ledger import Ledger
 from vgpu_dra.metrics import Metrics
 from vgpu_dra.policy.admission import ContainerFacts
-from vgpu_dra.policy.listing import ListedDevice, Listing, Silence, Word
+from vgpu_dra.policy.listing import Listing, Silence, Word
 from vgpu_state.claims import PodRef
 from vgpu_state.errors import PermissionRefused
 from vgpu_state.ids import Nonce
-from vgpu_testkit.dra_values import BINDING, CLAIM_UID, FACTS, NEXT_RUNTIME_ID, PARTITION, POD, RECORD
+from vgpu_testkit.dra_values import BINDING, CLAIM_UID, FACTS, LISTED, NEXT_RUNTIME_ID, PARTITION, POD, RECORD
 
-LISTED = ListedDevice(
-    claim_namespace="research",
-    claim_name="two-workers",
-    driver="manager.nvidia.com",
-    pool="node-a",
-    device="vgpu-5",
-    share_id="8a2d4a8e-0c1b-4a55-8f5e-0f5b7b1e2c01",
-)
 AGREES = Listing(containers={"train": frozenset({LISTED})})
 DISAGREES = Listing(containers={"train": frozenset()})
 

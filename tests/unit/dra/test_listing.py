@@ -10,16 +10,8 @@ from vgpu_dra.policy.listing import ListedDevice, Listing, Word, judge_listing
 from vgpu_state.claims import PreparedVgpu
 from vgpu_state.errors import PermissionRefused
 from vgpu_state.ids import ShareId
-from vgpu_testkit.dra_values import CLAIM, FACTS, SERVER, TRAINER
+from vgpu_testkit.dra_values import CLAIM, FACTS, LISTED, SERVER, TRAINER
 
-LISTED = ListedDevice(
-    claim_namespace="research",
-    claim_name="two-workers",
-    driver="manager.nvidia.com",
-    pool="node-a",
-    device="vgpu-5",
-    share_id="8a2d4a8e-0c1b-4a55-8f5e-0f5b7b1e2c01",
-)
 UNSHARED = replace(TRAINER, share_id=ShareId(""))
 
 
