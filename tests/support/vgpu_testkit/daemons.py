@@ -83,7 +83,7 @@ class Daemon:
             if self.process is None or self.process.poll() is not None:
                 raise DaemonFailed(f"{self.name} ended with {self.process and self.process.returncode}:\n{self.log_tail()}")
             try:
-                status, last = await asyncio.wait_for(_get(socket, path), 2)
+                status, last = await asyncio.wait_for(read_page(socket, path), 2)
             except (OSError, aiohttp.ClientError, TimeoutError) as exc:
                 last = repr(exc)
             else:
@@ -94,7 +94,7 @@ class Daemon:
 
     async def answer(self, path: str) -> tuple[int, str]:
         """The status and the text of the debug socket's answer at `path`."""
-        return await _get(self.debug_socket, path)
+        return await read_page(self.debug_socket, path)
 
     async def debug(self, name: str) -> Any:
         """The JSON at /debug/<name>."""
@@ -142,7 +142,8 @@ def waiting_socket(debug_socket: Path, pid: int) -> Path:
     return debug_socket.with_name(f"{debug_socket.stem}-{pid}.sock")
 
 
-async def _get(socket: Path, path: str) -> tuple[int, str]:
+async def read_page(socket: Path, path: str) -> tuple[int, str]:
+    """The status and the text of what a debug socket answers at `path`."""
     connector = aiohttp.UnixConnector(path=str(socket))
     async with aiohttp.ClientSession(connector=connector) as session, session.get(f"http://daemon{path}") as response:
         return response.status, await response.text()

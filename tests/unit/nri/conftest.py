@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -13,7 +11,7 @@ from vgpu_nri import app
 from vgpu_nri.config import Config
 from vgpu_nri.lease import Pace
 from vgpu_nri.link import LinkTiming
-from vgpu_testkit import fake_partitions, nri_runtime_end
+from vgpu_testkit import fake_partitions, nri_bench, nri_runtime_end
 from vgpu_testkit.fake_partitions import FakePartitions
 from vgpu_testkit.nri_runtime_end import RuntimeEnd
 
@@ -48,17 +46,5 @@ async def dra(config: Config) -> AsyncIterator[FakePartitions]:
 
 @pytest.fixture
 async def plugin(runtime: RuntimeEnd, config: Config, timing: app.Timing) -> AsyncIterator[None]:
-    async with running(config, timing):
+    async with nri_bench.running(config, timing):
         yield
-
-
-@contextlib.asynccontextmanager
-async def running(config: Config, timing: app.Timing) -> AsyncIterator[None]:
-    """The whole process but for its signals, in this event loop."""
-    stop = asyncio.Event()
-    async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(app.serve(config, stop, timing=timing))
-        try:
-            yield
-        finally:
-            stop.set()
