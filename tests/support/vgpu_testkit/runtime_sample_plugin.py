@@ -12,6 +12,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from grpclib.const import Status
+
 from vgpu_proto import nri
 from vgpu_testkit import nri_frames
 from vgpu_testkit.nri_frames import Frame, Request, Response
@@ -19,7 +21,8 @@ from vgpu_testkit.nri_frames import Frame, Request, Response
 Handler = Callable[[Request], Awaitable[Response]]
 
 ALL_EVENTS = 0
-CREATE, START, STOP, REMOVE = 0x008, 0x020, 0x200, 0x400
+# What nri-plugin asks for: CREATE_CONTAINER, START_CONTAINER, STOP_CONTAINER, REMOVE_CONTAINER.
+OURS = 0x008 | 0x020 | 0x200 | 0x400
 _WITHIN_S = 10.0
 _READ_BYTES = 1 << 16
 
@@ -30,10 +33,24 @@ def adjustment(**fields: object) -> Response:
     return Response(payload=nri.CreateContainerResponse(adjust=adjust).SerializeToString())
 
 
+def refusal(code: Status, message: str) -> Response:
+    """The answer that refuses a call."""
+    return Response(code=code.value, message=message)
+
+
 async def accept(request: Request) -> Response:
     """Answers every call with nothing."""
     del request
     return Response()
+
+
+def answering(**answers: Response) -> Handler:
+    """Answers calls by the name of the method or the event, others with nothing."""
+
+    async def answer(request: Request) -> Response:
+        return answers.get(_name(request), Response())
+
+    return answer
 
 
 class SamplePlugin:
@@ -94,6 +111,10 @@ class SamplePlugin:
     def calls(self) -> list[str]:
         """The methods that were called, events of StateChange by their names."""
         return [_name(request) for request in self.requests]
+
+    def event(self, name: str) -> nri.StateChangeEvent:
+        """What the first event of that name said."""
+        return nri.StateChangeEvent.FromString(self.requests[self.calls.index(name)].payload)
 
     async def _serve(self) -> None:
         deframer = nri_frames.Deframer()

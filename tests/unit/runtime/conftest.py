@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from vgpu_testkit.nri_runtime import NriTimeouts
 from vgpu_testkit.runtime import StandInRuntime
 from vgpu_testkit.runtime_process import Isolation
 
@@ -48,6 +49,25 @@ async def runtime(make_runtime: Make) -> AsyncIterator[StandInRuntime]:
 async def mapped(make_runtime: Make) -> AsyncIterator[StandInRuntime]:
     """A runtime that isolates nothing."""
     async with make_runtime(isolation=Isolation.PATHS_MAPPED) as made:
+        yield made
+
+
+@pytest.fixture
+def socket(folder: Path) -> Path:
+    """Where plugins find that runtime."""
+    return folder / "nri/nri.sock"
+
+
+@pytest.fixture
+def timeouts() -> NriTimeouts:
+    """Short, so that a test of a late plugin is; long enough for a busy machine to answer in."""
+    return NriTimeouts(registration_s=0.5, request_s=0.5)
+
+
+@pytest.fixture
+async def node(make_runtime: Make, timeouts: NriTimeouts) -> AsyncIterator[StandInRuntime]:
+    """A runtime of containerd 2.1 that calls plugins; nothing depends on how its containers are isolated."""
+    async with make_runtime(isolation=Isolation.PATHS_MAPPED, timeouts=timeouts) as made:
         yield made
 
 
