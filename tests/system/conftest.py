@@ -18,20 +18,12 @@ from vgpu_testkit.dra_bench import DraBench, make_bench, make_kubelet
 
 
 @pytest.fixture
-def short_path() -> Iterator[Path]:
-    # pytest's tmp_path alone can use up the 107 bytes of a unix socket's path.
-    path = Path(tempfile.mkdtemp(prefix="vd"))
-    yield path
-    shutil.rmtree(path)
-
-
-@pytest.fixture
-def new_bench(short_path: Path, native: Path) -> Iterator[Callable[[str], DraBench]]:
+def new_bench(short_dir: Path, native: Path) -> Iterator[Callable[[str], DraBench]]:
     """Makes benches by name; what still runs at the end is killed."""
     benches: list[DraBench] = []
 
     def make(name: str) -> DraBench:
-        root = short_path / name
+        root = short_dir / name
         root.mkdir()
         benches.append(make_bench(root, native=native))
         return benches[-1]
@@ -84,9 +76,9 @@ async def server(idle_bench: DraBench, tmp_path: Path) -> AsyncIterator[ApiServe
 
 
 @pytest.fixture
-def control(bench: DraBench, native: Path, short_path: Path) -> Iterator[CrashControl]:
+def control(bench: DraBench, native: Path, short_dir: Path) -> Iterator[CrashControl]:
     """Chooses the file-system call that the bench's dra-plugin, which is forked from here on, does not survive."""
-    control = CrashControl(short_path / "control")
+    control = CrashControl(short_dir / "control")
     executed = bench.dra
     with crashing(executed, control, native=native, roots=bench.roots) as bench.dra:
         yield control

@@ -20,10 +20,10 @@ GONE = "33333333-0f8a-4f57-9d0e-6a6d1b2c7e10"
 
 
 async def test_start_killed_before_any_call_is_made_good_by_the_next(
-    bench: DraBench, control: CrashControl, short_path: Path, capsys: pytest.CaptureFixture[str]
+    bench: DraBench, control: CrashControl, short_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     await _leave_a_mess(bench)
-    saved = [(root, short_path / f"saved-{number}") for number, root in enumerate(bench.roots)]
+    saved = [(root, short_dir / f"saved-{number}") for number, root in enumerate(bench.roots)]
     for root, copy in saved:
         shutil.copytree(root, copy, symlinks=True)
 

@@ -22,13 +22,13 @@ CLAIM = Manifest(
 
 
 @pytest.fixture
-async def runtime(bench: DraBench, short_path: Path) -> AsyncIterator[StandInRuntime]:
+async def runtime(bench: DraBench, short_dir: Path) -> AsyncIterator[StandInRuntime]:
     """A runtime that no NRI plug-in is connected to; the claim is prepared."""
     bench.node.partition_gpu(GPU_3, (19, 2))
     CLAIM.write(bench.claims)
     await bench.start()
     await bench.prepare(CLAIM)
-    made = StandInRuntime(short_path / "rt", cdi_dir=bench.node.cdi_dir, nri_socket=short_path / "nri/nri.sock")
+    made = StandInRuntime(short_dir / "rt", cdi_dir=bench.node.cdi_dir, nri_socket=short_dir / "nri/nri.sock")
     async with made:
         if made.isolation is not Isolation.NAMESPACES:
             pytest.skip("this machine allows this user no user namespace: containers see every device node of the host")

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
-import subprocess
-import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
@@ -17,21 +14,16 @@ from vgpu_registry import app
 from vgpu_registry.config import parse_config
 from vgpu_testkit.registry_node import DraStandIn, RegistryNode
 
-REPOSITORY = Path(__file__).parents[3]
-
 
 @pytest.fixture(scope="session")
-def device_client() -> Path:
+def device_client(native: Path) -> Path:
     """The static C program that stands in for the enforcement library's client, up to date."""
-    subprocess.run(["make", "--silent", "-C", str(REPOSITORY / "tests/native")], check=True)
-    return REPOSITORY / "build/native/device-client"
+    return native / "device-client"
 
 
 @pytest.fixture
-def node() -> Iterator[RegistryNode]:
-    root = Path(tempfile.mkdtemp(prefix="vr-"))  # pytest's own folders are too long for socket addresses
-    yield RegistryNode(root)
-    shutil.rmtree(root)
+def node(short_dir: Path) -> RegistryNode:
+    return RegistryNode(short_dir)
 
 
 @pytest.fixture

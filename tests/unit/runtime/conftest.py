@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
-import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
@@ -20,12 +18,10 @@ Make = Callable[..., AbstractAsyncContextManager[StandInRuntime]]
 
 
 @pytest.fixture
-def folder() -> Iterator[Path]:
-    """An empty folder with a short path."""
-    path = Path(tempfile.mkdtemp(prefix="vgpu-rt-"))
-    (path / "cdi").mkdir()
-    yield path
-    shutil.rmtree(path)
+def folder(short_dir: Path) -> Path:
+    """A folder with a short path, empty but for `cdi`."""
+    (short_dir / "cdi").mkdir()
+    return short_dir
 
 
 @pytest.fixture
