@@ -88,6 +88,17 @@ def test_without_counters_a_gpu_is_of_one_kind_and_mig_devices_are_offered_all_t
     assert all("consumesCounters" not in device for one in found.gpus for device in one)
 
 
+@pytest.mark.parametrize("kind", [DeviceKind.VGPU, DeviceKind.GPU])
+@pytest.mark.parametrize("features", [ALL, WITHOUT_COUNTERS])
+def test_a_node_without_shares_offers_whole_gpus_and_mig_devices(kind: DeviceKind, features: Features) -> None:
+    rules = OfferRules(kind_without_counters=kind, has_shares=False)
+
+    found = offer(h100(0), partitioned(1, mig(19, 0, 1)), features=features, rules=rules)
+
+    assert names(found) == [["gpu-0"], ["gpu-1-mig-19-0-1"]]
+    assert found.withheld == ()
+
+
 def test_shares_have_the_ratios_and_the_whole_gpu_has_not() -> None:
     vgpu, gpu = offer(h100(0), rules=OfferRules(ratios=Ratios(cores_percent=200, memory_percent=200))).gpus[0]
 

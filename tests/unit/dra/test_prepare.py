@@ -94,6 +94,20 @@ def test_new_claim_starts_with_a_nonce_per_result() -> None:
     assert [r.grant.key for r in record.vgpus] == ["4e2893ec0fa33030", "a8de55c43130f206"]
 
 
+def test_a_node_without_shares_gives_no_new_ones_and_keeps_those_that_it_gave() -> None:
+    node = NodeNow(inventory=INVENTORY, ratios=RATIOS, boot_id=BOOT_ID, has_shares=False)
+    allocation = Allocation(claim=CLAIM, results=(FIRST, SECOND))
+
+    with pytest.raises(PreconditionFailed) as refusal:
+        prepare.plan_prepare(allocation, existing=None, node=node, mint=minting())
+
+    assert str(refusal.value) == (
+        f"claim {CLAIM} request {FIRST.request}: {FIRST.device} is a share of a GPU, and this node gives none: "
+        "its feature gate VGPUSupport is off"
+    )
+    assert prepare.plan_prepare(allocation, existing=RECORD, node=node, mint=minting()) == RECORD
+
+
 def test_completed_claim_is_prepared_and_else_the_same() -> None:
     started = replace(RECORD, state=ClaimState.STARTED)
 

@@ -28,6 +28,7 @@ from vgpu_dra.effects.node import Node
 from vgpu_dra.effects.nvml import NvmlReader
 from vgpu_dra.effects.nvml_events import EventListener
 from vgpu_dra.effects.nvml_library import NvmlLibrary
+from vgpu_dra.feature_gates import Gate
 from vgpu_dra.gpus import Gpus
 from vgpu_dra.health_monitor import HealthMonitor
 from vgpu_dra.health_service import HealthReports
@@ -42,6 +43,7 @@ from vgpu_dra.pod_resources_client import PodResourcesClient
 from vgpu_dra.recorder import NoRecorder, Recorder
 from vgpu_dra.registrations_service import RegistrationsService
 from vgpu_dra.session_watch import SessionWatch
+from vgpu_dra.unchecked_health import UncheckedHealth
 from vgpu_dra.vanished_claims import VanishedClaims
 from vgpu_dra.workers import TreeWorkers
 from vgpu_state.claims import ClaimRef
@@ -65,11 +67,9 @@ class App:
         self._metrics = Metrics()
         self._workers = TreeWorkers()
         self._tree = ClaimsTree(settings.agent, settings.cdi_dir)
-        self._boot_id = _boot_id(settings.proc_root)
+        self._boot_id = startup.boot_id(settings.proc_root)
         self._nvml = NvmlLibrary(settings.paths.driver_root)
-        self._health = HealthMonitor(
-            HealthFile(settings.agent), settings.xid_rules, self._metrics, poll_s=settings.gpu_poll_s, clock=boottime.boottime_s
-        )
+        self._health = self._health_check()
         self._gpus = Gpus(NvmlReader(self._nvml).look, on_change=self._inventory_changed, watcher=self._health)
         self._health.look_soon = self._gpus.look_soon
         node = Node(
@@ -116,6 +116,7 @@ class App:
         self._partitions_service.recorder = self._recorder
         self._session_watch = SessionWatch(lambda: self._partitions_service.renewed_at_s, self._recorder, clock=time.monotonic)
         self._metrics.watch(self._ledger)
+        self._metrics.show_gates(settings.gates.states())
         self._metrics.gauge(
             "vgpu_dra_health_quiet_seconds", "For how long errors of GPUs would go unnoticed", lambda: self._health.quiet_s
         )
@@ -140,6 +141,14 @@ class App:
             debug_socket.take_name()
             await self._recover()
             await self._serve_all(stop)
+
+    def _health_check(self) -> HealthMonitor | UncheckedHealth:
+        settings = self._settings
+        if not settings.gates.is_on(Gate.HEALTH_CHECK):
+            return UncheckedHealth()
+        return HealthMonitor(
+            HealthFile(settings.agent), settings.xid_rules, self._metrics, poll_s=settings.gpu_poll_s, clock=boottime.boottime_s
+        )
 
     def _claim_source(self) -> ClaimSource:
         """Where claims come from the API server, the scheduler learns there what we have; a directory needs no cluster."""
@@ -267,18 +276,12 @@ class App:
                 "boot_id": self._boot_id,
                 "nri_session": self._partitions.synchronized_session,
             },
+            "feature_gates": self._settings.gates.states,
             "claims": lambda: debug.claims(self._ledger),
             "partitions": lambda: debug.partitions(self._ledger),
             "health": self._health.show,
             "calls": lambda: self._partitions_service.recent,
         }
-
-
-def _boot_id(proc_root: Path) -> str:
-    try:
-        return procfs.boot_id(proc_root)
-    except OSError as exc:
-        raise StartFailed(f"cannot read the boot id below {proc_root}: {exc.strerror} (--proc-root)") from exc
 
 
 def main() -> None:

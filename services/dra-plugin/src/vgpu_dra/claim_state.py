@@ -101,7 +101,8 @@ class PreparedClaims:
             if (reason := self._ledger.quarantined.get(uid)) is not None:
                 raise PreconditionFailed(f"claim {allocation.claim} is quarantined ({reason}); delete its pods to unprepare it")
             inventory = self._node.inventory()
-            now = NodeNow(inventory=inventory, ratios=self._node.rules.ratios, boot_id=self._node.boot_id)
+            rules = self._node.rules
+            now = NodeNow(inventory=inventory, ratios=rules.ratios, boot_id=self._node.boot_id, has_shares=rules.has_shares)
             record = prepare.plan_prepare(allocation, existing=self._ledger.records.get(uid), node=now, mint=mint_nonce)
             if record.vgpus:
                 self._node.check_library_set()

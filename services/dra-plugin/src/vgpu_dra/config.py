@@ -11,6 +11,7 @@ from pathlib import Path, PurePosixPath
 from vgpu_daemon import options, sockets
 from vgpu_daemon.run import BadUsage
 from vgpu_dra.effects.driver_files import NodePaths
+from vgpu_dra.feature_gates import FeatureGates, Gate, parse_feature_gates
 from vgpu_dra.kubelet_paths import KubeletPaths
 from vgpu_dra.policy import xids
 from vgpu_dra.rules import NodeRules, OfferRules, Ratios, parse_ratio, parse_runtime_handlers
@@ -44,6 +45,7 @@ _OPTIONS = (
     options.DEVICE_CORES_RATIO,
     options.DEVICE_MEMORY_RATIO,
     options.DEVICE_KIND_WITHOUT_COUNTERS,
+    options.FEATURE_GATES,
     options.HTTP_LISTEN,
 )
 _SHORTEST_POLL_S, _LONGEST_POLL_S = 0.01, 600.0
@@ -70,6 +72,7 @@ class Config:
     node_name: str  # as kubelet is told the pool; with a directory of manifests nobody checks it
     gpu_poll_s: float
     xid_rules: xids.XidRules
+    gates: FeatureGates
 
     @property
     def partitions_socket(self) -> Path:
@@ -105,7 +108,8 @@ def parse_config(argv: Sequence[str], environ: Mapping[str, str]) -> Config:
         raise BadUsage(str(exc)) from exc
     node_name = given["node-name"] or socket.gethostname().lower()  # kubelet lowers the host's name too
     driver_root = _absolute(given, options.DRIVER_ROOT)
-    offer = _offer(given)
+    gates = _gates(given["feature-gates"])
+    offer = _offer(given, gates)
     config = Config(
         agent=Layout(PurePosixPath(_absolute(given, options.MANAGER_DIR))),
         rules=NodeRules(
@@ -121,6 +125,7 @@ def parse_config(argv: Sequence[str], environ: Mapping[str, str]) -> Config:
             runtime_handlers=handlers,
             allows_privileged=given["allow-privileged"] == "true",
             ratios=offer.ratios,
+            has_shares=offer.has_shares,
         ),
         offer=offer,
         paths=NodePaths(
@@ -145,6 +150,7 @@ def parse_config(argv: Sequence[str], environ: Mapping[str, str]) -> Config:
             disabled=xids.parse_xids(environ.get(xids.DISABLE, "")),
             ignored=_xids(given["additional-xids-to-ignore"]),
         ),
+        gates=gates,
     )
     for path in (config.partitions_socket, config.registrations_socket):
         sockets.check_path(path, option=options.RUN_DIR.name)
@@ -176,14 +182,21 @@ def _seconds(given: Mapping[str, str], option: options.Option) -> float:
     return seconds
 
 
-def _offer(given: Mapping[str, str]) -> OfferRules:
+def _gates(given: str) -> FeatureGates:
+    try:
+        return parse_feature_gates(given)
+    except MalformedInput as exc:
+        raise BadUsage(f"--feature-gates is {given!r}: {exc}") from exc
+
+
+def _offer(given: Mapping[str, str], gates: FeatureGates) -> OfferRules:
     kind = given["device-kind-without-counters"]
     if kind not in (DeviceKind.VGPU, DeviceKind.GPU):
         raise BadUsage(f"--device-kind-without-counters is {kind!r}; expected vgpu or gpu")
     ratios = Ratios(
         cores_percent=_ratio(given, options.DEVICE_CORES_RATIO), memory_percent=_ratio(given, options.DEVICE_MEMORY_RATIO)
     )
-    return OfferRules(ratios=ratios, kind_without_counters=DeviceKind(kind))
+    return OfferRules(ratios=ratios, kind_without_counters=DeviceKind(kind), has_shares=gates.is_on(Gate.VGPU_SUPPORT))
 
 
 def _ratio(given: Mapping[str, str], option: options.Option) -> int:

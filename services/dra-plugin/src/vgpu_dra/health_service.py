@@ -12,19 +12,19 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any
+from typing import Any, Protocol
 
 from grpclib.const import Cardinality, Handler, Status
 from grpclib.exceptions import GRPCError
 from grpclib.server import Stream
 
 from vgpu_daemon.crowd import Bound, Crowd
-from vgpu_dra.health_monitor import UNKNOWN_S, HealthMonitor, State
+from vgpu_dra.health_monitor import UNKNOWN_S, State
 from vgpu_dra.inventory import Inventory
 from vgpu_dra.policy.health import Condition
 from vgpu_proto import dra_health_v1, dra_health_v1alpha1
 from vgpu_state.errors import NotReady
-from vgpu_state.ids import DeviceName
+from vgpu_state.ids import DeviceName, GpuUuid
 
 LEASE_S = int(UNKNOWN_S)
 REPEAT_S = 10.0
@@ -33,6 +33,18 @@ MAX_STREAMS = 16
 _MAX_MESSAGE = 1024
 
 VERSIONS = ("v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth")
+
+
+class HealthSource(Protocol):
+    """How the GPUs are now. `changed` is set, and replaced, once that is another."""
+
+    changed: asyncio.Event
+
+    @property
+    def quiet_s(self) -> float: ...
+    @property
+    def is_alive(self) -> bool: ...
+    def state_of(self, uuid: GpuUuid) -> State: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +59,7 @@ class HealthReports:
     """What kubelet is told. `pool` is the node's name."""
 
     def __init__(
-        self, monitor: HealthMonitor, inventory: Callable[[], Inventory], *, pool: str, repeat_s: float = REPEAT_S
+        self, monitor: HealthSource, inventory: Callable[[], Inventory], *, pool: str, repeat_s: float = REPEAT_S
     ) -> None:
         self.pool = pool
         self._monitor = monitor

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -79,6 +79,15 @@ class Metrics:
         self.published_devices = Gauge(
             "vgpu_dra_published_devices", "Devices in the ResourceSlices of this node", registry=self.registry
         )
+
+        self.feature_gates = Gauge(
+            "vgpu_dra_feature_gate", "1 where the feature gate is on, 0 where it is off", ("gate",), registry=self.registry
+        )
+
+    def show_gates(self, states: Mapping[str, bool]) -> None:
+        """Shows each feature gate, which stays as it is for the life of the process."""
+        for gate, is_on in states.items():
+            self.feature_gates.labels(gate).set(is_on)
 
     def gauge(self, name: str, meaning: str, value: Callable[[], float]) -> None:
         """A number that is asked for when it is scraped."""

@@ -34,15 +34,19 @@ class Ratios:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfferRules:
-    """What is offered of a GPU. Where the scheduler cannot see that shares and the whole exclude each other it is one of them."""
+    """What is offered of a GPU. Where the scheduler cannot see that shares and the whole exclude each other it is one of them.
+
+    Without `has_shares` it is the whole everywhere.
+    """
 
     ratios: Ratios = Ratios()
     kind_without_counters: DeviceKind = DeviceKind.VGPU
+    has_shares: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeRules:
-    """What this node allows, and which host paths belong to us."""
+    """What this node allows, and which host paths belong to us. Without `has_shares` no claim gets a new share of a GPU."""
 
     host: Layout
     library_version: str
@@ -50,6 +54,7 @@ class NodeRules:
     runtime_handlers: tuple[str, ...]
     allows_privileged: bool
     ratios: Ratios = Ratios()
+    has_shares: bool = True
 
 
 def parse_ratio(text: str) -> int:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import structlog
 
+from vgpu_daemon import procfs
 from vgpu_daemon.run import StartFailed
 from vgpu_dra.effects.claims_tree import ClaimsTree
 from vgpu_dra.event_documents import Reason
@@ -22,6 +23,18 @@ from vgpu_state.reader import ClaimsReader
 from vgpu_state.records import RecordUnusable
 
 _log = structlog.get_logger()
+
+
+def boot_id(proc_root: Path) -> str:
+    """Which boot of the machine this is.
+
+    Raises:
+        StartFailed: the proc file system does not say.
+    """
+    try:
+        return procfs.boot_id(proc_root)
+    except OSError as exc:
+        raise StartFailed(f"cannot read the boot id below {proc_root}: {exc.strerror} (--proc-root)") from exc
 
 
 def compare_views(agent: Layout, host: Layout, host_root: str) -> None:

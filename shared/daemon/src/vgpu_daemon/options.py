@@ -59,6 +59,7 @@ DEVICE_KIND_WITHOUT_COUNTERS = Option(
     "vgpu",
     "`vgpu` or `gpu`: what a GPU is offered as where the cluster cannot count what devices share",
 )
+FEATURE_GATES = Option("feature-gates", "", "`Name=true,Other=false`: upstream's feature gates that differ from their default")
 HTTP_LISTEN = Option("http-listen", "", "HOST:PORT for /livez, /readyz and /metrics; empty: only on the debug socket")
 
 

@@ -70,16 +70,21 @@ def _devices(gpu: Gpu, inventory: Inventory, *, rules: OfferRules, features: Fea
             device = device_documents.mig(mig, gpu, inventory)
             yield {**device, **_price(gpu, range(mig.start, mig.start + mig.size), features)}
         return
-    # Both, where the scheduler sees that each costs the whole GPU; else the one that the operator chose.
-    kinds = (DeviceKind.VGPU, DeviceKind.GPU) if features.has_counters else (rules.kind_without_counters,)
     price = _price(gpu, range(_MEMORY_SLICES), features)
-    for kind in kinds:
+    for kind in _kinds(rules, features):
         if kind is DeviceKind.GPU:
             yield {**device_documents.whole(gpu, inventory), **price}
         else:
             # One that the API server cannot take would cost the whole slice; one that Prepare refuses, every pod that gets it.
             reason = _reason_not_to_share(gpu, rules)
             yield reason or {**device_documents.vgpu(gpu, inventory, ratios=rules.ratios), **price}
+
+
+def _kinds(rules: OfferRules, features: Features) -> tuple[DeviceKind, ...]:
+    """Both, where the scheduler sees that each costs the whole GPU; else the one that the operator chose."""
+    if not rules.has_shares:
+        return (DeviceKind.GPU,)
+    return (DeviceKind.VGPU, DeviceKind.GPU) if features.has_counters else (rules.kind_without_counters,)
 
 
 def _reason_not_to_share(gpu: Gpu, rules: OfferRules) -> str | None:

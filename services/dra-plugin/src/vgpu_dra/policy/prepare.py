@@ -28,11 +28,12 @@ from vgpu_state.ids import GrantKey, Nonce
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeNow:
-    """This node at the moment of a Prepare: its GPUs, how much of them is given away, which boot it is."""
+    """This node at the moment of a Prepare: its GPUs, how much of them is given away, in shares too, which boot it is."""
 
     inventory: Inventory
     ratios: Ratios
     boot_id: str
+    has_shares: bool = True
 
 
 def plan_prepare(
@@ -90,6 +91,10 @@ def _prepared(result: AllocatedResult, *, allocation: Allocation, node: NodeNow,
     }
     match device:
         case Device(kind=DeviceKind.VGPU):
+            if not node.has_shares:
+                raise PreconditionFailed(
+                    f"{where}: {result.device} is a share of a GPU, and this node gives none: its feature gate VGPUSupport is off"
+                )
             if not device.gpu.has_slot:
                 raise PreconditionFailed(f"{where}: GPU index {device.gpu.index} has no slot in the limits file (0 to 15)")
             return PreparedVgpu(
