@@ -266,9 +266,7 @@ def opened(vgpu: VgpuCluster) -> Iterator[Namespace]:
 
 async def _run(socket: Path, container_id: str, *command: str) -> str:
     async with Cri(socket) as cri:
-        result = await cri.exec(container_id, *command)
-    assert result.exit_code == 0, f"{command} exits {result.exit_code}: {result.stderr or result.stdout}"
-    return result.stdout
+        return (await cri.exec(container_id, *command)).output_of(" ".join(command))
 
 
 def _slices(limits: Object) -> dict[int, Slice]:

@@ -84,9 +84,7 @@ class Cri:
         Raises:
             AssertionError: it failed; with what it wrote.
         """
-        result = await self.exec(container_id, "/bin/sh", "-c", script)
-        assert result.exit_code == 0, f"{script!r} exits {result.exit_code}: {result.stderr or result.stdout}"
-        return result.stdout
+        return (await self.exec(container_id, "/bin/sh", "-c", script)).output_of(script)
 
     async def stop(self, container_id: str, *, grace_s: int = 0) -> None:
         """Ends a container's processes; succeeds where it has ended or is unknown."""

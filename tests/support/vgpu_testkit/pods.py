@@ -106,6 +106,15 @@ class ExecResult:
     stdout: str
     stderr: str
 
+    def output_of(self, what: str) -> str:
+        """What it printed, where it succeeded.
+
+        Raises:
+            AssertionError: it failed; says `what` was run and what it wrote.
+        """
+        assert self.exit_code == 0, f"{what!r} exits {self.exit_code}: {self.stderr or self.stdout}"
+        return self.stdout
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerStatus:
