@@ -17,8 +17,8 @@ RUNTIME_CONNECTION = 2
 REQUEST = 1
 RESPONSE = 2
 
+TTRPC_HEADER = struct.Struct(">IIBB")  # length, stream, type, flags
 _MUX_HEADER = struct.Struct(">II")  # connection, length
-_TTRPC_HEADER = struct.Struct(">IIBB")  # length, stream, type, flags
 
 # Go reads a mux frame that begins with the ttrpc header into a buffer of 4096 bytes and fails on a larger one.
 _UNSPLIT_BYTES = 4096
@@ -64,21 +64,40 @@ class Deframer:
         """The frames that these bytes complete."""
         self._unread += data
         frames: list[Frame] = []
-        while len(self._unread) >= _MUX_HEADER.size:
-            connection, length = _MUX_HEADER.unpack_from(self._unread)
-            end = _MUX_HEADER.size + length
-            if len(self._unread) < end:
-                break
+        for connection, payload in take_payloads(self._unread):
             stream_bytes = self._connections.setdefault(connection, bytearray())
-            stream_bytes += self._unread[_MUX_HEADER.size : end]
-            del self._unread[:end]
-            frames += _take_frames(connection, stream_bytes)
+            stream_bytes += payload
+            frames += take_frames(connection, stream_bytes)
         return frames
+
+
+def take_payloads(unread: bytearray) -> Iterator[tuple[int, bytes]]:
+    """The whole mux frames at the beginning of `unread`, which loses them: connection and payload."""
+    while len(unread) >= _MUX_HEADER.size:
+        connection, length = _MUX_HEADER.unpack_from(unread)
+        end = _MUX_HEADER.size + length
+        if len(unread) < end:
+            return
+        payload = bytes(unread[_MUX_HEADER.size : end])
+        del unread[:end]
+        yield connection, payload
+
+
+def take_frames(connection: int, stream_bytes: bytearray) -> Iterator[Frame]:
+    """The whole messages at the beginning of what came for a connection, which loses them."""
+    while len(stream_bytes) >= TTRPC_HEADER.size:
+        length, stream, kind, _ = TTRPC_HEADER.unpack_from(stream_bytes)
+        end = TTRPC_HEADER.size + length
+        if len(stream_bytes) < end:
+            return
+        body = bytes(stream_bytes[TTRPC_HEADER.size : end])
+        del stream_bytes[:end]
+        yield Frame(connection=connection, stream=stream, type=kind, body=body)
 
 
 def encode_frame(frame: Frame) -> bytes:
     """The bytes of a frame for the socket, split as Go needs it."""
-    header = _TTRPC_HEADER.pack(len(frame.body), frame.stream, frame.type, 0)
+    header = TTRPC_HEADER.pack(len(frame.body), frame.stream, frame.type, 0)
     if len(header) + len(frame.body) <= _UNSPLIT_BYTES:
         return _mux(frame.connection, header + frame.body)
     return _mux(frame.connection, header) + _mux(frame.connection, frame.body)
@@ -120,17 +139,6 @@ def decode_response(body: bytes) -> Response:
     fields = dict(_fields(body))
     status = dict(_fields(_bytes_of(fields, 1)))
     return Response(payload=_bytes_of(fields, 2), code=_int_of(status, 1), message=_bytes_of(status, 2).decode())
-
-
-def _take_frames(connection: int, stream_bytes: bytearray) -> Iterator[Frame]:
-    while len(stream_bytes) >= _TTRPC_HEADER.size:
-        length, stream, kind, _ = _TTRPC_HEADER.unpack_from(stream_bytes)
-        end = _TTRPC_HEADER.size + length
-        if len(stream_bytes) < end:
-            return
-        body = bytes(stream_bytes[_TTRPC_HEADER.size : end])
-        del stream_bytes[:end]
-        yield Frame(connection=connection, stream=stream, type=kind, body=body)
 
 
 def _mux(connection: int, data: bytes) -> bytes:

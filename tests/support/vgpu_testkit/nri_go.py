@@ -6,17 +6,12 @@ Go's bufio.Reader.
 
 from __future__ import annotations
 
-import struct
-
 from vgpu_testkit import nri_frames
 from vgpu_testkit.nri_frames import Frame
 
 # bufio.NewReader's buffer: what does not begin a large read goes through it, and a mux frame must fit whole.
 _BUFFER_BYTES = 4096
 _MAX_BODY_BYTES = 4 << 20
-
-_MUX_HEADER = struct.Struct(">II")
-_TTRPC_HEADER = struct.Struct(">IIBB")
 
 
 class WouldClose(Exception):
@@ -43,13 +38,7 @@ class GoReader:
         """
         self._unread += data
         frames: list[Frame] = []
-        while len(self._unread) >= _MUX_HEADER.size:
-            connection, length = _MUX_HEADER.unpack_from(self._unread)
-            end = _MUX_HEADER.size + length
-            if len(self._unread) < end:
-                break
-            payload = bytes(self._unread[_MUX_HEADER.size : end])
-            del self._unread[:end]
+        for connection, payload in nri_frames.take_payloads(self._unread):
             if connection in self._streams:
                 frames += self._streams[connection].take(payload)
         return frames
@@ -67,20 +56,11 @@ class _Stream:
         if len(payload) > room:
             raise WouldClose(f"a mux frame of {len(payload)} bytes is read into a buffer of {room}: cannot allocate memory")
         self._held += payload
-        frames: list[Frame] = []
-        while len(self._held) >= _TTRPC_HEADER.size:
-            length, stream, kind, _ = _TTRPC_HEADER.unpack_from(self._held)
-            end = _TTRPC_HEADER.size + length
-            if len(self._held) < end:
-                break
-            body = bytes(self._held[_TTRPC_HEADER.size : end])
-            del self._held[:end]
-            frames.append(Frame(connection=self._connection, stream=stream, type=kind, body=body))
-        return frames
+        return list(nri_frames.take_frames(self._connection, self._held))
 
     def _body_bytes_missing(self) -> int:
         """How much of a body is awaited: Go asks for exactly that, past the buffer."""
-        if len(self._held) < _TTRPC_HEADER.size:
+        if len(self._held) < nri_frames.TTRPC_HEADER.size:
             return 0
-        length = _TTRPC_HEADER.unpack_from(self._held)[0]
-        return int(_TTRPC_HEADER.size + length - len(self._held))
+        length = nri_frames.TTRPC_HEADER.unpack_from(self._held)[0]
+        return int(nri_frames.TTRPC_HEADER.size + length - len(self._held))
