@@ -7,17 +7,17 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import structlog
 
-from vgpu_daemon import boottime, locks, logs, procfs, run, sockets
+from vgpu_daemon import boottime, locks, logs, procfs, run
 from vgpu_daemon.endpoint import Endpoint
 from vgpu_daemon.grpc_client import PeerSocket
-from vgpu_daemon.grpc_server import GrpcServer, Limits
 from vgpu_daemon.run import StartFailed
-from vgpu_dra import config, debug, pod_resources_client, startup, vanished_claims
+from vgpu_dra import config, debug, pod_resources_client, private_sockets, startup, vanished_claims
 from vgpu_dra.claim_state import PreparedClaims
 from vgpu_dra.confirmation import Confirmation
 from vgpu_dra.control_plane import ControlPlane
@@ -40,6 +40,7 @@ from vgpu_dra.metrics import Metrics
 from vgpu_dra.partition_state import Partitions
 from vgpu_dra.partitions_service import PartitionsService
 from vgpu_dra.pod_resources_client import PodResourcesClient
+from vgpu_dra.policy.compatibility import compatibility_mode
 from vgpu_dra.recorder import NoRecorder, Recorder
 from vgpu_dra.registrations_service import RegistrationsService
 from vgpu_dra.session_watch import SessionWatch
@@ -53,12 +54,11 @@ from vgpu_state.reader import ClaimsReader
 _log = structlog.get_logger()
 
 DRAIN_S = 10.0
-PRIVATE_DRAIN_S = 2.0  # then, for what nri-plugin and registry have asked in the meantime: no call of theirs takes longer
 FIRST_INVENTORY_S = 5.0  # then it serves without: Unprepare and GetInfo need no GPU
 
 
 class App:
-    """One dra-plugin. Constructing it does no I/O but reading the boot id."""
+    """One dra-plugin. Constructing it does no I/O but reading the boot id and which cgroups the node has."""
 
     def __init__(self, settings: config.Config) -> None:
         self._settings = settings
@@ -72,9 +72,10 @@ class App:
         self._health = self._health_check()
         self._gpus = Gpus(NvmlReader(self._nvml).look, on_change=self._inventory_changed, watcher=self._health)
         self._health.look_soon = self._gpus.look_soon
+        mode = compatibility_mode(settings.gates, has_only_cgroup_v2=procfs.has_only_cgroup_v2(settings.cgroup_root))
         node = Node(
             agent=settings.agent,
-            rules=settings.rules,
+            rules=replace(settings.rules, compatibility=mode),
             paths=settings.paths,
             boot_id=self._boot_id,
             inventory=self._gpus.inventory,
@@ -130,7 +131,8 @@ class App:
         Raises:
             StartFailed: a path, permission or socket that it needs is missing.
         """
-        self._make_tree()
+        startup.compare_views(self._settings.agent, self._settings.rules.host, self._settings.host_root)
+        startup.make_tree(self._tree)
         endpoint = Endpoint(live=lambda: None, ready=self._readiness, metrics=self._metrics.registry, debug=self._debug())
         async with endpoint.serve(tcp=self._settings.http_listen, unix=self._settings.debug_socket) as debug_socket:
             # Before the lock is ours: a predecessor serves until then, and NVML may take seconds for its first answer.
@@ -166,13 +168,6 @@ class App:
         self._recorder = self._health.recorder = self._control_plane.recorder
         return self._control_plane.claims
 
-    def _make_tree(self) -> None:
-        startup.compare_views(self._settings.agent, self._settings.rules.host, self._settings.host_root)
-        try:
-            self._tree.make_skeleton()
-        except StorageFailed as exc:
-            raise StartFailed(f"cannot lay out the manager directory: {exc}") from exc
-
     async def _become_writer(self, stop: asyncio.Event) -> None:
         self._phase = "waiting for the writer lock"
         async with asyncio.TaskGroup() as waiting:
@@ -205,9 +200,9 @@ class App:
         self._housekeeping.restore_specs_soon()
 
     async def _serve_all(self, stop: asyncio.Event) -> None:
-        nri = await self._private_server(self._settings.partitions_socket, [self._partitions_service])
+        nri = await private_sockets.serve(self._settings.partitions_socket, [self._partitions_service])
         registrations = RegistrationsService(self._partitions, self._workers, self._metrics)
-        registry = await self._private_server(self._settings.registrations_socket, [registrations])
+        registry = await private_sockets.serve(self._settings.registrations_socket, [registrations])
         self._phase = "serving"
         try:
             async with self._pod_resources, asyncio.TaskGroup() as running:
@@ -226,18 +221,8 @@ class App:
         finally:
             self._phase = "draining"
             async with asyncio.TaskGroup() as draining:
-                draining.create_task(registry.stop(PRIVATE_DRAIN_S))
-                draining.create_task(nri.stop(PRIVATE_DRAIN_S))
-
-    async def _private_server(self, path: Path, services: list[Any]) -> GrpcServer:
-        try:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        except OSError as exc:
-            raise StartFailed(f"cannot make {path.parent}: {exc.strerror} (--run-dir)") from exc
-        # 16 MiB: a Synchronize of a thousand containers with all their mounts.
-        server = GrpcServer(services, name=path.parent.name, limits=Limits(max_message_bytes=16 << 20))
-        await server.start(sockets.publish(path, mode=0o600))
-        return server
+                draining.create_task(registry.stop(private_sockets.DRAIN_S))
+                draining.create_task(nri.stop(private_sockets.DRAIN_S))
 
     def _vanished_claims(self, control_plane: ControlPlane) -> VanishedClaims:
         vanished = VanishedClaims(control_plane.claims, self._claims, self._ledger, self._workers, clock=boottime.boottime_s)

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 from vgpu_state.claims import DeviceKind
+from vgpu_state.container_abi import CompatibilityMode
 from vgpu_state.errors import MalformedInput
 from vgpu_state.ids import shown
 from vgpu_state.layout import Layout
@@ -46,7 +47,10 @@ class OfferRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeRules:
-    """What this node allows, and which host paths belong to us. Without `has_shares` no claim gets a new share of a GPU."""
+    """What this node allows, and which host paths belong to us. Without `has_shares` no claim gets a new share of a GPU.
+
+    `compatibility` is for claims that are new: one that is prepared keeps what its record says.
+    """
 
     host: Layout
     library_version: str
@@ -55,6 +59,7 @@ class NodeRules:
     allows_privileged: bool
     ratios: Ratios = Ratios()
     has_shares: bool = True
+    compatibility: CompatibilityMode = CompatibilityMode.CLIENT
 
 
 def parse_ratio(text: str) -> int:

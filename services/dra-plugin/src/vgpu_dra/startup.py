@@ -61,6 +61,18 @@ def compare_views(agent: Layout, host: Layout, host_root: str) -> None:
         )
 
 
+def make_tree(tree: ClaimsTree) -> None:
+    """Lays out the manager directory.
+
+    Raises:
+        StartFailed: the disk refused.
+    """
+    try:
+        tree.make_skeleton()
+    except StorageFailed as exc:
+        raise StartFailed(f"cannot lay out the manager directory: {exc}") from exc
+
+
 def recover(tree: ClaimsTree, reader: ClaimsReader, ledger: Ledger, *, boot_id: str, clock: Callable[[], float]) -> None:
     """Fills the ledger from the disk and makes every claim fully prepared or fully undone.
 

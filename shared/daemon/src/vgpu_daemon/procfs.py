@@ -141,6 +141,11 @@ def boot_id(proc_root: Path) -> str:
     return (proc_root / "sys/kernel/random/boot_id").read_text().strip()
 
 
+def has_only_cgroup_v2(cgroup_root: Path) -> bool:
+    """Whether the unified tree is all that there is; on a hybrid node it lies below, beside the hierarchies of v1."""
+    return (cgroup_root / "cgroup.controllers").is_file()
+
+
 def _first_directory(candidates: Iterable[Path]) -> _Place:
     is_certain = True
     for candidate in candidates:
