@@ -19,10 +19,10 @@ from typing import TypeVar
 import pytest
 from aiohttp import web
 
-from vgpu_testkit import kubelet_wire
+from vgpu_testkit import kubelet_wire, polling
 from vgpu_testkit.api_environment import cluster_environment
 from vgpu_testkit.api_server import ApiServer
-from vgpu_testkit.dra_bench import DRIVER, Container, DraBench, half_a_gpu, until
+from vgpu_testkit.dra_bench import DRIVER, Container, DraBench, half_a_gpu
 from vgpu_testkit.kubelet_values import KubeletRefusal, Timings
 from vgpu_testkit.manifests import Manifest
 
@@ -75,7 +75,7 @@ async def test_claim_is_prepared_while_the_api_server_holds_another(bench: DraBe
             held = group.create_task(bench.prepare(HELD))
             # The first claim loads the API client: the loop must answer meanwhile.
             assert await within_a_second(get_info(bench)) == DRIVER
-            await until(_is_waiting(release))
+            await polling.until(_is_waiting(release))
             await within_a_second(bench.prepare(FREE))
             assert not held.done()
             release.set()

@@ -10,7 +10,8 @@ from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
 from vgpu_state import vgpu_config
-from vgpu_testkit.dra_bench import Container, DraBench, half_a_gpu, until
+from vgpu_testkit import polling
+from vgpu_testkit.dra_bench import Container, DraBench, half_a_gpu
 from vgpu_testkit.kubelet_values import KubeletRefusal
 
 HELD = half_a_gpu("held", device="vgpu-2", uid="11111111-0f8a-4f57-9d0e-6a6d1b2c7e10")
@@ -41,14 +42,14 @@ async def until_all_lost(bench: DraBench) -> None:
     async def holds() -> bool:
         return await tainted(bench) == {uuid: [LOST] for uuid in EVERY_GPU}
 
-    await until(holds)
+    await polling.until(holds)
 
 
 async def until_well(bench: DraBench) -> None:
     async def holds() -> bool:
         return await tainted(bench) == {}
 
-    await until(holds)
+    await polling.until(holds)
 
 
 async def until_library_is(bench: DraBench, version: str) -> None:
@@ -57,7 +58,7 @@ async def until_library_is(bench: DraBench, version: str) -> None:
     async def holds() -> bool:
         return f"libcuda.so.{version}" in bench.cdi_file(HELD).read_text()
 
-    await until(holds)
+    await polling.until(holds)
 
 
 async def test_another_driver_is_taken_up_without_a_restart(bench: DraBench, native: Path) -> None:
@@ -111,7 +112,7 @@ async def until_tainted(bench: DraBench, uuid: str) -> None:
     async def holds() -> bool:
         return await tainted(bench) == {uuid: ["manager.nvidia.com/xid=79:NoSchedule"]}
 
-    await until(holds)
+    await polling.until(holds)
 
 
 async def test_a_wait_that_hangs_in_the_old_session_keeps_nobody_from_the_new_one(bench: DraBench) -> None:
@@ -127,7 +128,7 @@ async def test_a_wait_that_hangs_in_the_old_session_keeps_nobody_from_the_new_on
     async def is_reached() -> bool:
         return not any(LOST in taints for taints in (await tainted(bench)).values())
 
-    await until(is_reached)
+    await polling.until(is_reached)
     assert any(entry["event"] == "NVML session left behind" for entry in bench.dra.entries())
     bench.node.heal()
     bench.node.inject_event(EVERY_GPU[2], 8, 79)

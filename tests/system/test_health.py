@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from vgpu_testkit.dra_bench import DraBench, until
+from vgpu_testkit import polling
+from vgpu_testkit.dra_bench import DraBench
 
 NO_PERMISSION, FUNCTION_NOT_FOUND, RESET_REQUIRED = 4, 13, 16
 XID, DOUBLE_BIT_ECC, SINGLE_BIT_ECC = 8, 2, 1
@@ -44,7 +45,7 @@ async def until_tainted(bench: DraBench, *taints: str, uuid: str = GPU2) -> None
     async def holds() -> bool:
         return bool((await gpu(bench, uuid)).get("taints") == [f"manager.nvidia.com/{taint}" for taint in taints])
 
-    await until(holds)
+    await polling.until(holds)
 
 
 async def test_an_xid_taints_its_gpu_and_no_other(bench: DraBench) -> None:
@@ -113,7 +114,7 @@ async def test_a_taint_stays_as_long_as_the_driver_asks_for_a_reset(bench: DraBe
     await until_tainted(bench, "xid=79:NoSchedule", "recovery-action=gpu-reset:NoSchedule")
 
     looks = await _looks(bench)
-    await until(_more_than(bench, looks + 5))
+    await polling.until(_more_than(bench, looks + 5))
     assert len((await gpu(bench, GPU2))["taints"]) == 2
 
     bench.node.heal()
@@ -174,7 +175,7 @@ async def test_a_gpu_that_says_nothing_of_its_health_is_not_lost(bench: DraBench
         bench.node.fail(function, error)
     look_often(bench)
     await restart(bench)
-    await until(_more_than(bench, 2))
+    await polling.until(_more_than(bench, 2))
 
     found = await gpu(bench, GPU2)
     # The count is the one that was read before: what was not said since is no news.

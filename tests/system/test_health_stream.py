@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from vgpu_testkit.dra_bench import DRIVER, DraBench, half_a_gpu, make_kubelet, until
+from vgpu_testkit import polling
+from vgpu_testkit.dra_bench import DRIVER, DraBench, half_a_gpu, make_kubelet
 from vgpu_testkit.kubelet import Kubelet
 from vgpu_testkit.kubelet_values import KubeletRefusal
 
@@ -102,4 +103,4 @@ async def test_many_streams_leave_room_for_prepare(kubelet: Kubelet, idle_bench:
         finally:
             await stream.aclose()
 
-    await until(is_free_again)
+    await polling.until(is_free_again)

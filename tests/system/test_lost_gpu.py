@@ -8,7 +8,8 @@ import pytest
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
-from vgpu_testkit.dra_bench import Container, DraBench, half_a_gpu, until
+from vgpu_testkit import polling
+from vgpu_testkit.dra_bench import Container, DraBench, half_a_gpu
 from vgpu_testkit.kubelet_values import KubeletRefusal
 
 WELL = half_a_gpu("well", device="vgpu-5", uid="11111111-0f8a-4f57-9d0e-6a6d1b2c7e10")
@@ -19,7 +20,7 @@ async def until_lost(bench: DraBench, uuid: str) -> None:
     async def is_lost() -> bool:
         return uuid in (await bench.dra.debug("state"))["lost_gpus"]
 
-    await until(is_lost)
+    await polling.until(is_lost)
 
 
 @pytest.fixture
@@ -84,4 +85,4 @@ async def until_lost_no_more(bench: DraBench) -> None:
     async def is_back() -> bool:
         return not (await bench.dra.debug("state"))["lost_gpus"]
 
-    await until(is_back)
+    await polling.until(is_back)

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from vgpu_testkit import trees
-from vgpu_testkit.dra_bench import Container, DraBench, half_a_gpu, until
+from vgpu_testkit import polling, trees
+from vgpu_testkit.dra_bench import Container, DraBench, half_a_gpu
 from vgpu_testkit.kubelet_values import KubeletRefusal
 from vgpu_testkit.manifests import Manifest
 
@@ -206,7 +206,7 @@ async def test_another_boot_drops_bindings_and_restores_cdi_files_from_the_recor
 
     await prepared.start()
 
-    await until(_exist(prepared.cdi_file(ONE), prepared.cdi_file(TWO)))
+    await polling.until(_exist(prepared.cdi_file(ONE), prepared.cdi_file(TWO)))
     assert trees.nonces_by_key(prepared.cdi_file(ONE)) == nonces
     assert not (prepared.claim_dir(ONE) / CONTAINER.partition).exists()
     assert await prepared.dra.debug("partitions") == []

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from vgpu_testkit import polling
 from vgpu_testkit.api_server import ApiServer
 from vgpu_testkit.api_slice_gates import Gates
 from vgpu_testkit.daemons import DaemonFailed
-from vgpu_testkit.dra_bench import DraBench, until
+from vgpu_testkit.dra_bench import DraBench
 
 
 async def test_gpus_are_published_once_and_again_by_no_restart(bench: DraBench, server: ApiServer) -> None:
@@ -66,7 +67,7 @@ async def test_a_node_that_may_not_publish_is_not_ready_and_says_why(bench: DraB
         except OSError:
             return False  # it does not listen yet
 
-    await until(is_refused)
+    await polling.until(is_refused)
     with pytest.raises(DaemonFailed, match=r"ResourceSlices are not published: the API server refused POST .*: 403"):
         await bench.dra.ready(timeout_s=0.5)
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from vgpu_testkit import trees
+from vgpu_testkit import polling, trees
 from vgpu_testkit.crash_control import CrashControl
-from vgpu_testkit.dra_bench import Container, DraBench, half_a_gpu, until
+from vgpu_testkit.dra_bench import Container, DraBench, half_a_gpu
 
 KEPT = half_a_gpu("kept", device="vgpu-1", uid="11111111-0f8a-4f57-9d0e-6a6d1b2c7e10")
 HALF = half_a_gpu("half", device="vgpu-2", uid="22222222-0f8a-4f57-9d0e-6a6d1b2c7e10")
@@ -89,4 +89,4 @@ async def _settled(bench: DraBench) -> None:
         return bench.cdi_file(KEPT).exists()
 
     await bench.until_trash_is_empty()
-    await until(is_restored)
+    await polling.until(is_restored)

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from vgpu_testkit import polling
 from vgpu_testkit.api_server import ApiServer
-from vgpu_testkit.dra_bench import Container, DraBench, half_a_gpu, until
+from vgpu_testkit.dra_bench import Container, DraBench, half_a_gpu
 
 VANISHED = half_a_gpu("vanished")
 KEPT = half_a_gpu("kept", device="vgpu-1", uid="4a1d2f7e-8f0a-4f57-9d0e-6a6d1b2c7e10")
@@ -41,7 +42,7 @@ async def lines(bench: DraBench, event: str) -> list[dict[str, Any]]:
     async def is_there() -> bool:
         return any(entry["event"] == event for entry in bench.dra.entries())
 
-    await until(is_there)
+    await polling.until(is_there)
     return [entry for entry in bench.dra.entries() if entry["event"] == event]
 
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from vgpu_proto import partitions
-from vgpu_testkit import kubelet_wire, trees
+from vgpu_testkit import kubelet_wire, polling, trees
 from vgpu_testkit.daemons import Daemon, StackPaths, make_stack
 from vgpu_testkit.dra_calls import DraCalls, call
 from vgpu_testkit.fake_host import FakeHost
@@ -98,7 +96,7 @@ class DraBench:
             except (OSError, json.JSONDecodeError):
                 return False
 
-        await until(is_there)
+        await polling.until(is_there)
 
     async def prepare(self, *manifests: Manifest) -> list[Device]:
         """The devices of all claims in order; kubelet asks anew for each."""
@@ -200,7 +198,7 @@ class DraBench:
         async def is_empty() -> bool:
             return not any((self.node.manager_dir / "claims/.trash").iterdir())
 
-        await until(is_empty)
+        await polling.until(is_empty)
 
     def picture(self) -> dict[str, trees.Entry]:
         return trees.picture(*self.roots)
@@ -224,17 +222,6 @@ def make_kubelet(node: Node, *, release: str = "1.36") -> Kubelet:
 
 def kubelet_claim(manifest: Manifest) -> Claim:
     return Claim(namespace=manifest.namespace, name=manifest.name, uid=manifest.uid)
-
-
-async def until(condition: Callable[[], Any], timeout_s: float = 20.0) -> None:
-    """Returns once the awaited `condition` holds.
-
-    Raises:
-        TimeoutError: it did not within `timeout_s`.
-    """
-    async with asyncio.timeout(timeout_s):
-        while not await condition():
-            await asyncio.sleep(0.01)
 
 
 def _minor(path: str) -> int:

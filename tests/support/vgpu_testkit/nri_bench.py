@@ -11,6 +11,7 @@ from typing import Any
 
 from vgpu_nri import app
 from vgpu_nri.config import Config
+from vgpu_testkit import polling
 from vgpu_testkit.daemons import read_page, waiting_socket
 
 
@@ -43,6 +44,8 @@ async def debug(config: Config, name: str) -> Any:
 
 async def until_page(config: Config, path: str, text: str) -> None:
     """Asks for a page until it says `text`: the plugin has no other sign that an outside event has reached it."""
-    async with asyncio.timeout(10):
-        while text not in await page(config, path):
-            await asyncio.sleep(0.01)
+
+    async def says() -> bool:
+        return text in await page(config, path)
+
+    await polling.until(says)

@@ -5,12 +5,11 @@ Knows nothing of how registry works: it writes what the kernel and dra-plugin wo
 
 from __future__ import annotations
 
-import asyncio
 import os
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
@@ -29,6 +28,7 @@ from vgpu_state import bindings, ids, pids
 from vgpu_state.claims import Binding, HolderState, PodRef
 from vgpu_state.ids import ClaimUid, ContainerName, GrantKey, PartitionName, PodUid, RuntimeId
 from vgpu_state.layout import Layout
+from vgpu_testkit import polling
 
 _CONNECTOR = """
 import array, socket, sys
@@ -152,7 +152,7 @@ class RegistryNode:
             return answer.status, await (answer.json() if is_json else answer.text())
 
     async def until_ready(self) -> None:
-        await self.until(lambda: self.is_ready(self.debug_socket))
+        await polling.until(lambda: self.is_ready(self.debug_socket))
 
     async def until_held(self, count: int, *, reason: str = "") -> None:
         """Returns once `count` calls are held for a reason that has the words."""
@@ -161,18 +161,13 @@ class RegistryNode:
             _, held = await self.debug("/debug/held")
             return sum(1 for call in held if reason in call["reason"]) >= count
 
-        await self.until(is_held)
+        await polling.until(is_held)
 
     async def until_none_held(self) -> None:
         async def is_idle() -> bool:
             return not (await self.debug("/debug/held"))[1]
 
-        await self.until(is_idle)
-
-    async def until(self, condition: Callable[[], Awaitable[bool]]) -> None:
-        async with asyncio.timeout(10):
-            while not await condition():
-                await asyncio.sleep(0.01)
+        await polling.until(is_idle)
 
     async def is_ready(self, debug_socket: Path) -> bool:
         """Whether the instance that serves there says so."""

@@ -24,6 +24,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from vgpu_proto.registry import ContainerDeviceResponse
+from vgpu_testkit import polling
 from vgpu_testkit.daemons import waiting_socket
 from vgpu_testkit.registry_node import RegistryNode, node_container, register
 
@@ -83,7 +84,7 @@ async def test_sigterm_lets_a_held_call_finish_and_leaves_the_socket(
         client = await _client(node, device_client)
         await node.until_held(1, reason="no partition is bound")
         process.send_signal(signal.SIGTERM)
-        await node.until(lambda: _refuses(node.socket))
+        await polling.until(lambda: _refuses(node.socket))
         node.bind(CONTAINER)
         assert await client.wait() == 0
         async with asyncio.timeout(10):
@@ -146,12 +147,12 @@ async def test_no_call_is_refused_while_a_waiting_successor_takes_over(node: Reg
         before = node.socket.stat().st_ino
         async with _standing_by(node) as second, asyncio.TaskGroup() as callers:
             calling = callers.create_task(call_until_over())
-            await node.until(lambda: _is_true(len(answered) > 3))
+            await polling.until(lambda: _is_true(len(answered) > 3))
             assert node.socket.stat().st_ino == before
             first.send_signal(signal.SIGTERM)
             await first.wait()
             count = len(answered)
-            await node.until(lambda: _is_true(len(answered) > count + 3))
+            await polling.until(lambda: _is_true(len(answered) > count + 3))
             over.set()
             await calling
             assert second.returncode is None
@@ -278,7 +279,7 @@ async def _standing_by(node: RegistryNode) -> AsyncIterator[asyncio.subprocess.P
     """A second registry, ready while the first is in charge."""
     process = await asyncio.create_subprocess_exec(sys.executable, "-m", "vgpu_registry", *node.argv, stdout=subprocess.DEVNULL)
     try:
-        await node.until(lambda: node.is_ready(waiting_socket(node.debug_socket, process.pid)))
+        await polling.until(lambda: node.is_ready(waiting_socket(node.debug_socket, process.pid)))
         yield process
     finally:
         process.kill()
