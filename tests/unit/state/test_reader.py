@@ -10,7 +10,7 @@ import pytest
 from vgpu_state import bindings, records
 from vgpu_state.errors import StorageFailed
 from vgpu_state.layout import Layout
-from vgpu_state.reader import ClaimsReader, read_file
+from vgpu_state.reader import ClaimsReader, directory_stamp, read_file
 from vgpu_testkit.dra_values import BINDING, CLAIM_UID, PARTITION, RECORD
 
 OTHER = "aaaaaaaa-2222-4333-8444-555555555555"
@@ -71,16 +71,35 @@ def test_missing_tree_claim_and_file_are_empty(layout: Layout) -> None:
     assert reader.partitions(CLAIM_UID) == []
     assert reader.record(CLAIM_UID) is None
     assert reader.binding(CLAIM_UID, PARTITION) is None
-    assert reader.changed_at(CLAIM_UID) == 0
 
 
-def test_change_of_a_claim_shows_when_a_partition_comes(layout: Layout, partition: Path) -> None:
-    os.utime(partition.parent, ns=(1, 1))
+def test_stamp_of_a_directory_moves_when_a_file_is_renamed_within_it(partition: Path) -> None:
+    (partition / "staged").touch()
+    os.utime(partition, ns=(1, 1))
+    before = directory_stamp(str(partition))
+    assert before is not None
+    assert before.changed_ns == 1
 
-    assert ClaimsReader(layout).changed_at(CLAIM_UID) == 1
+    (partition / "staged").rename(partition / "binding.json")
 
-    (partition.parent / f"{OTHER}_train").mkdir()
-    assert ClaimsReader(layout).changed_at(CLAIM_UID) > 1
+    after = directory_stamp(str(partition))
+    assert after is not None
+    assert (after.inode, after.changed_ns > 1) == (before.inode, True)
+
+
+def test_stamp_tells_a_directory_from_another_one_of_its_name_and_time(tmp_path: Path) -> None:
+    for folder in (tmp_path / "first", tmp_path / "second"):
+        folder.mkdir()
+        os.utime(folder, ns=(1, 1))
+    before = directory_stamp(str(tmp_path / "first"))
+
+    (tmp_path / "second").rename(tmp_path / "first")
+
+    assert directory_stamp(str(tmp_path / "first")) != before
+
+
+def test_a_directory_that_is_gone_has_no_stamp(tmp_path: Path) -> None:
+    assert directory_stamp(str(tmp_path / "nowhere")) is None
 
 
 def test_record_that_is_a_link_is_refused(layout: Layout, partition: Path) -> None:

@@ -1,7 +1,7 @@
 """Which partition a runtime id holds: an index over the bindings of the claims/ tree, never trusted without a look at the file.
 
 Owns all reading of the tree, in one thread of its own, so that a slow disk stalls registrations and nothing else. A hit reads
-its binding again; a miss scans the claims whose directory changed since it was scanned.
+its binding again; a miss looks for what changed in the tree since the last.
 """
 
 from __future__ import annotations
@@ -11,35 +11,19 @@ import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import TypeVar
 
-import structlog
-
+from vgpu_registry.bindings_tree import BindingsTree
 from vgpu_registry.policy import Holding, PartitionRef
 from vgpu_state import pids as pid_list
-from vgpu_state.bindings import BindingUnusable
 from vgpu_state.errors import NotReady, StorageFailed
-from vgpu_state.ids import ClaimUid, RuntimeId
+from vgpu_state.ids import RuntimeId
 from vgpu_state.layout import Layout
-from vgpu_state.reader import ClaimsReader, read_file
+from vgpu_state.reader import read_file
 
-_log = structlog.get_logger()
 _T = TypeVar("_T")
-# File systems stamp a directory with a clock that may stand still for some milliseconds: a change right after a scan can leave
-# the same mtime. A directory is believed unchanged only when its stamp was this old as it was scanned.
-_SETTLED_NS = 1_000_000_000
 _MAX_LIST_BYTES = 64 << 10
 _PER_JOB = 64
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Scanned:
-    """A claim as a scan found it. Not settled: the next scan looks again, whatever the directory's mtime says."""
-
-    changed_ns: int
-    is_settled: bool
-    partition_by_id: Mapping[RuntimeId, PartitionRef]
 
 
 class Index:
@@ -47,14 +31,16 @@ class Index:
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
-        self._reader = ClaimsReader(layout)
-        # One worker owns the fields below; the loop only reads `partition_by_id`, which is replaced whole.
+        # One worker owns the tree; the loop only reads its `partition_by_id`.
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="claims")
-        self._scanned: dict[ClaimUid, _Scanned] = {}
+        self._tree = BindingsTree(layout)
         self._scan_began_ns = 0
-        self._unusable: dict[ClaimUid | PartitionRef, str] = {}
-        self.partition_by_id: Mapping[RuntimeId, PartitionRef] = {}
         self.is_built = False
+
+    @property
+    def partition_by_id(self) -> Mapping[RuntimeId, PartitionRef]:
+        """As the last scan found it."""
+        return self._tree.partition_by_id
 
     async def build(self) -> None:
         """The first scan; until it is done `find` has no answer.
@@ -119,55 +105,12 @@ class Index:
 
     def _look_up(self, runtime_id: RuntimeId) -> Holding | None:
         partition = self.partition_by_id.get(runtime_id)
-        holding = None if partition is None else self._read(partition)
+        return None if partition is None else self._held(partition, runtime_id)
+
+    def _held(self, partition: PartitionRef, runtime_id: RuntimeId) -> Holding | None:
+        holding = self._tree.read(partition)
         return holding if holding is not None and holding.binding.runtime_id == runtime_id else None
 
     def _scan(self) -> None:
         self._scan_began_ns = time.monotonic_ns()
-        before, self._scanned = self._scanned, {}
-        for uid in self._reader.claim_uids():
-            changed_ns = self._reader.changed_at(uid)
-            known = before.get(uid)
-            is_known = known is not None and known.is_settled and known.changed_ns == changed_ns
-            self._scanned[uid] = known if known is not None and is_known else self._scan_claim(uid, changed_ns)
-        # Descending, so that the lowest claim wins where two name one container.
-        claims = sorted(self._scanned.items(), reverse=True)
-        self.partition_by_id = {rid: ref for _, scanned in claims for rid, ref in scanned.partition_by_id.items()}
-        self._unusable = {what: error for what, error in self._unusable.items() if _claim_of(what) in self._scanned}
-
-    def _scan_claim(self, uid: ClaimUid, changed_ns: int) -> _Scanned:
-        is_settled = abs(time.time_ns() - changed_ns) > _SETTLED_NS
-        partition_by_id = {}
-        try:
-            partitions = [PartitionRef(uid, name) for name in self._reader.partitions(uid)]
-        except StorageFailed as exc:
-            self._report(uid, str(exc))
-            return _Scanned(changed_ns=changed_ns, is_settled=False, partition_by_id={})
-        for partition in partitions:
-            holding = self._read(partition)
-            if holding is None:
-                is_settled = False  # its binding comes by a rename inside the partition, which the claim's mtime does not show
-            else:
-                partition_by_id[holding.binding.runtime_id] = partition
-        return _Scanned(changed_ns=changed_ns, is_settled=is_settled, partition_by_id=partition_by_id)
-
-    def _read(self, partition: PartitionRef) -> Holding | None:
-        """The partition's holder; None when there is none or when its file is unusable, which is logged once."""
-        try:
-            binding = self._reader.binding(partition.claim_uid, partition.name)
-        except (BindingUnusable, StorageFailed) as exc:
-            self._report(partition, str(exc))
-            return None
-        self._unusable.pop(partition, None)
-        return None if binding is None else Holding(partition=partition, binding=binding)
-
-    def _report(self, what: ClaimUid | PartitionRef, error: str) -> None:
-        if self._unusable.get(what) == error:
-            return
-        self._unusable[what] = error
-        name = what.name if isinstance(what, PartitionRef) else None
-        _log.warning("binding unusable", claim_uid=_claim_of(what), partition=name, error=error)
-
-
-def _claim_of(what: ClaimUid | PartitionRef) -> ClaimUid:
-    return what.claim_uid if isinstance(what, PartitionRef) else what
+        self._tree.scan()

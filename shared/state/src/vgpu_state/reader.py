@@ -10,12 +10,20 @@ import os
 import stat
 from collections.abc import Iterator
 from pathlib import PurePosixPath
+from typing import NamedTuple
 
 from vgpu_state import bindings, ids, records
 from vgpu_state.claims import Binding, ClaimRecord, ClaimRef
 from vgpu_state.errors import MalformedInput, StorageFailed
 from vgpu_state.ids import ClaimUid, PartitionName
 from vgpu_state.layout import Layout
+
+
+class Stamp(NamedTuple):
+    """By what a directory shows that something in it came, went or was renamed into place: which one it is, and its mtime."""
+
+    inode: int
+    changed_ns: int
 
 
 class ClaimsReader:
@@ -61,13 +69,6 @@ class ClaimsReader:
         raw = read_file(self._layout.binding(uid, partition), limit=bindings.MAX_BYTES)
         return None if raw is None else bindings.decode_binding(raw)
 
-    def changed_at(self, uid: ClaimUid) -> int:
-        """The claim directory's mtime in ns, which moves when a partition comes or goes; 0 when the claim is gone."""
-        try:
-            return os.stat(self._layout.claim(uid), follow_symlinks=False).st_mtime_ns
-        except FileNotFoundError:
-            return 0
-
     def _names(self, path: PurePosixPath) -> Iterator[str]:
         try:
             with os.scandir(path) as entries:
@@ -77,6 +78,21 @@ class ClaimsReader:
         except OSError as exc:
             raise StorageFailed(action="list", path=str(path), error=exc) from exc
         return iter(names)
+
+
+def directory_stamp(path: str) -> Stamp | None:
+    """The stamp of the directory at `path`, None when there is none.
+
+    Raises:
+        StorageFailed: the kernel refused.
+    """
+    try:
+        status = os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as exc:
+        raise StorageFailed(action="stat", path=path, error=exc) from exc
+    return Stamp(status.st_ino, status.st_mtime_ns)
 
 
 def read_file(path: PurePosixPath, *, limit: int) -> bytes | None:
