@@ -12,9 +12,13 @@ from grpclib.const import Handler
 from vgpu_proto import dra_v1, dra_v1beta1, pluginregistration
 from vgpu_testkit.kubelet import Kubelet
 from vgpu_testkit.kubelet_pod_resources import EndingServer
-from vgpu_testkit.kubelet_values import Timings
+from vgpu_testkit.kubelet_values import Claim, Timings
 
 DRIVER = "gpu.example.com"
+UID_A = "11111111-1111-4111-8111-111111111111"
+UID_B = "22222222-2222-4222-8222-222222222222"
+CLAIM_A = Claim(namespace="team", name="claim-a", uid=UID_A)
+CLAIM_B = Claim(namespace="team", name="claim-b", uid=UID_B)
 
 
 class Registration(pluginregistration.RegistrationBase):

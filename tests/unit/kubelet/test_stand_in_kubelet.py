@@ -16,11 +16,8 @@ from vgpu_proto import pluginregistration
 from vgpu_testkit import kubelet_sample_plugin as sample
 from vgpu_testkit.kubelet import Kubelet
 from vgpu_testkit.kubelet_registrar import find_sockets
-from vgpu_testkit.kubelet_values import Accepted, Claim, Deregistered, KubeletRefusal, Refused, Timings
-
-DRIVER = "gpu.example.com"
-UID_A = "11111111-1111-4111-8111-111111111111"
-CLAIM_A = Claim(namespace="team", name="claim-a", uid=UID_A)
+from vgpu_testkit.kubelet_sample_plugin import CLAIM_A, DRIVER
+from vgpu_testkit.kubelet_values import Accepted, Deregistered, KubeletRefusal, Refused, Timings
 
 
 def endpoint_of(kubelet_dir: Path) -> Path:

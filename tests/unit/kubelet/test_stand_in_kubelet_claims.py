@@ -12,13 +12,8 @@ from grpclib.exceptions import GRPCError
 from vgpu_proto import dra_v1
 from vgpu_testkit import kubelet_sample_plugin as sample
 from vgpu_testkit.kubelet import Kubelet
-from vgpu_testkit.kubelet_values import CallFailed, Claim, Device, KubeletRefusal, Timings
-
-DRIVER = "gpu.example.com"
-UID_A = "11111111-1111-4111-8111-111111111111"
-UID_B = "22222222-2222-4222-8222-222222222222"
-CLAIM_A = Claim(namespace="team", name="claim-a", uid=UID_A)
-CLAIM_B = Claim(namespace="team", name="claim-b", uid=UID_B)
+from vgpu_testkit.kubelet_sample_plugin import CLAIM_A, CLAIM_B, DRIVER, UID_A, UID_B
+from vgpu_testkit.kubelet_values import CallFailed, Device, KubeletRefusal, Timings
 
 
 async def test_prepare_returns_the_devices_of_each_claim(kubelet_dir: Path) -> None:

@@ -8,13 +8,8 @@ import pytest
 
 from vgpu_proto import dra_v1
 from vgpu_testkit import kubelet_sample_plugin as sample
+from vgpu_testkit.kubelet_sample_plugin import CLAIM_A, CLAIM_B, DRIVER, UID_A, UID_B
 from vgpu_testkit.kubelet_values import Accepted, Claim, KubeletRefusal
-
-DRIVER = "gpu.example.com"
-UID_A = "11111111-1111-4111-8111-111111111111"
-UID_B = "22222222-2222-4222-8222-222222222222"
-CLAIM_A = Claim(namespace="team", name="claim-a", uid=UID_A)
-CLAIM_B = Claim(namespace="team", name="claim-b", uid=UID_B)
 
 
 def always(entry: dra_v1.NodePrepareResourceResponse) -> sample.PrepareResponder:
