@@ -62,3 +62,12 @@ class Program:
     def end(self) -> None:
         self._process.kill()
         self._process.communicate()
+
+
+def hear_once(node: Node, scenario: str) -> Any:
+    """The first value that a scenario tells, which is ended then."""
+    program = Program(node, scenario)
+    try:
+        return program.hear()
+    finally:
+        program.end()

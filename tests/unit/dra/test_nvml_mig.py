@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from vgpu_dra.effects import nvml_mig
 from vgpu_testkit.node import GPU_IS_LOST, Node, build_node
-from vgpu_testkit.nvml_scenario import Program
+from vgpu_testkit.nvml_scenario import hear_once
 
 GPU0 = "GPU-5e5a3bb1-7d0c-4d58-9c1a-000000000000"
 NOT_SUPPORTED, NO_PERMISSION, UNKNOWN = 3, 4, 999
@@ -33,14 +33,6 @@ def node(tmp_path: Path, native: Path) -> Node:
     return build_node(tmp_path / "node", native=native)
 
 
-def read(node: Node) -> Any:
-    program = Program(node, READ)
-    try:
-        return program.hear()
-    finally:
-        program.end()
-
-
 def names(devices: list[dict[str, Any]]) -> list[str]:
     return [f"{one['profile_id']}-{one['start']}-{one['size']}" for one in devices]
 
@@ -48,7 +40,7 @@ def names(devices: list[dict[str, Any]]) -> list[str]:
 def test_mig_devices_are_read_with_what_they_have_by_the_place_of_their_memory(node: Node) -> None:
     uuids = node.partition_gpu(GPU0, (9, 4), (20, 0), (15, 2))
 
-    is_mig, devices, unreadable, _ = read(node)
+    is_mig, devices, unreadable, _ = hear_once(node, READ)
 
     assert (is_mig, unreadable) == (True, [])
     assert [(one["uuid"], one["profile"]) for one in devices] == [
@@ -77,13 +69,13 @@ def test_mig_devices_are_read_with_what_they_have_by_the_place_of_their_memory(n
 def test_a_gpu_in_mig_mode_that_nobody_partitioned_has_no_device(node: Node) -> None:
     node.partition_gpu(GPU0)
 
-    assert read(node) == [True, [], [], 8]
+    assert hear_once(node, READ) == [True, [], [], 8]
 
 
 def test_a_gpu_without_mig_is_not_in_mig_mode(node: Node) -> None:
     node.fail("nvmlDeviceGetMigMode", NOT_SUPPORTED)
 
-    assert read(node)[:3] == [False, [], []]
+    assert hear_once(node, READ)[:3] == [False, [], []]
 
 
 def test_a_device_that_cannot_be_read_is_left_out_and_says_why(node: Node) -> None:
@@ -91,7 +83,7 @@ def test_a_device_that_cannot_be_read_is_left_out_and_says_why(node: Node) -> No
     fault = {"function": "nvmlDeviceGetAttributes_v2", "gpu": first, "error": NO_PERMISSION}
     node.update_nvml(lambda state: state["faults"].append(fault))
 
-    _, devices, unreadable, gpus = read(node)
+    _, devices, unreadable, gpus = hear_once(node, READ)
 
     assert names(devices) == ["19-1-1"]
     assert unreadable == ["GPU at NVML index 0: MIG device 0: Insufficient Permissions"]
@@ -102,7 +94,7 @@ def test_a_device_with_a_uuid_of_another_form_is_left_out(node: Node) -> None:
     node.partition_gpu(GPU0, (19, 0), (19, 1))
     node.update_nvml(lambda state: state["gpus"][0]["mig_devices"][0].update(uuid="MIG-GPU-x/7/0"))
 
-    _, devices, unreadable, _ = read(node)
+    _, devices, unreadable, _ = hear_once(node, READ)
 
     assert names(devices) == ["19-1-1"]
     assert unreadable[0].startswith("GPU at NVML index 0: MIG device 0: MIG UUID is 'MIG-GPU-x/7/0'; expected ")
@@ -118,7 +110,7 @@ def test_a_gpu_instance_with_two_compute_instances_is_left_out(node: Node) -> No
 
     node.update_nvml(split)
 
-    _, devices, unreadable, _ = read(node)
+    _, devices, unreadable, _ = hear_once(node, READ)
 
     assert names(devices) == ["19-4-1"]
     assert unreadable == [
@@ -130,7 +122,7 @@ def test_a_compute_instance_smaller_than_its_gpu_instance_says_so_in_its_profile
     node.partition_gpu(GPU0, (9, 0))
     node.update_nvml(lambda state: state["gpus"][0]["mig_devices"][0].update(compute_slices=1, multiprocessors=20))
 
-    _, (device,), _, _ = read(node)
+    _, (device,), _, _ = hear_once(node, READ)
 
     assert (device["profile"], device["multiprocessors"]) == ("1c.3g.40gb", 20)
 
@@ -139,7 +131,7 @@ def test_a_gpu_lost_while_its_devices_are_read_is_left_out_as_a_whole(node: Node
     node.partition_gpu(GPU0, (19, 0))
     node.fail("nvmlGpuInstanceGetInfo", GPU_IS_LOST)
 
-    *_, unreadable, gpus = read(node)
+    *_, unreadable, gpus = hear_once(node, READ)
 
     assert (unreadable, gpus) == (["GPU at NVML index 0: GPU is lost"], 7)
 
@@ -148,7 +140,7 @@ def test_a_gpu_that_says_nothing_of_its_profiles_is_left_out(node: Node) -> None
     node.partition_gpu(GPU0, (19, 0))
     node.fail("nvmlDeviceGetGpuInstanceProfileInfo", UNKNOWN)
 
-    *_, unreadable, gpus = read(node)
+    *_, unreadable, gpus = hear_once(node, READ)
 
     assert (unreadable, gpus) == (["GPU at NVML index 0: Unknown Error"], 7)
 

@@ -8,7 +8,7 @@ import pytest
 
 from vgpu_dra.effects import pci
 from vgpu_testkit.node import Node, build_node
-from vgpu_testkit.nvml_scenario import Program
+from vgpu_testkit.nvml_scenario import Program, hear_once
 
 READ = """
     import dataclasses, pathlib
@@ -34,14 +34,6 @@ def node(tmp_path: Path, native: Path) -> Node:
     return build_node(tmp_path / "node", native=native)
 
 
-def read(node: Node) -> object:
-    program = Program(node, READ)
-    try:
-        return program.hear()
-    finally:
-        program.end()
-
-
 def make_sysfs(root: Path, *, numa: str) -> None:
     device = root / "devices/pci0000:15/0000:15:01.0/0000:1b:00.0"
     device.mkdir(parents=True)
@@ -53,7 +45,7 @@ def make_sysfs(root: Path, *, numa: str) -> None:
 def test_traits_are_those_of_the_driver_and_the_kernel(node: Node) -> None:
     make_sysfs(node.root / "sys", numa="1\n")
 
-    assert read(node) == [
+    assert hear_once(node, READ) == [
         "NVIDIA H100 80GB HBM3",
         {
             "brand": "Nvidia",
@@ -70,7 +62,7 @@ def test_a_trait_is_missing_where_nobody_says_it(node: Node) -> None:
     for function in ("nvmlDeviceGetBrand", "nvmlDeviceGetArchitecture", "nvmlDeviceGetCudaComputeCapability"):
         node.fail(function, NOT_SUPPORTED)
 
-    assert read(node) == [
+    assert hear_once(node, READ) == [
         "NVIDIA H100 80GB HBM3",
         {
             "brand": None,
@@ -94,15 +86,13 @@ def test_a_lost_gpu_is_not_one_without_traits(node: Node) -> None:
 def test_a_lost_gpu_leaves_the_others_at_their_own_indexes(node: Node) -> None:
     node.lose_gpu("GPU-5e5a3bb1-7d0c-4d58-9c1a-000000000001")
     node.update_nvml(lambda state: state["gpus"][4].update(uuid="no uuid"))
-    program = Program(node, READ_ALL)
 
-    indexes, unreadable = program.hear()
+    indexes, unreadable = hear_once(node, READ_ALL)
 
     assert indexes == [0, 2, 3, 5, 6, 7]
     assert unreadable[0] == "GPU at NVML index 1: GPU is lost"
     assert unreadable[1].startswith("GPU at NVML index 4: ")
     assert len(unreadable) == 2
-    program.end()
 
 
 @pytest.mark.parametrize(
