@@ -115,7 +115,9 @@ class App:
             after_removal=self._housekeeping.empty_trash_soon,
         )
         self._partitions_service.recorder = self._recorder
-        self._session_watch = SessionWatch(lambda: self._partitions_service.renewed_at_s, self._recorder, clock=time.monotonic)
+        self._session_watch = SessionWatch(
+            lambda: self._partitions_service.lease.renewed_at_s, self._recorder, clock=time.monotonic
+        )
         self._metrics.watch(self._ledger)
         self._metrics.show_gates(settings.gates.states())
         self._metrics.gauge(
@@ -260,6 +262,7 @@ class App:
                 "lost_gpus": self._gpus.lost,
                 "boot_id": self._boot_id,
                 "nri_session": self._partitions.synchronized_session,
+                "is_nri_alive": self._partitions_service.lease.is_alive(),
             },
             "feature_gates": self._settings.gates.states,
             "claims": lambda: debug.claims(self._ledger),

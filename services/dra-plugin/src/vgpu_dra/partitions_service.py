@@ -15,6 +15,7 @@ from vgpu_dra.assignments import Assigned
 from vgpu_dra.confirmation import Confirmation
 from vgpu_dra.event_documents import Reason
 from vgpu_dra.metrics import Metrics
+from vgpu_dra.nri_lease import NriLease
 from vgpu_dra.partition_state import Partitions
 from vgpu_dra.policy.listing import Word
 from vgpu_dra.recorder import NoRecorder, Recorder
@@ -48,7 +49,7 @@ class PartitionsService:
         self._metrics = metrics
         self._after_removal = after_removal
         self.recorder: Recorder = NoRecorder()
-        self.renewed_at_s = time.monotonic()
+        self.lease = NriLease(time.monotonic)
         self.recent: list[dict[str, object]] = []
 
     async def ensure(self, request: partitions.EnsurePartitionRequest) -> partitions.EnsurePartitionResponse:
@@ -105,14 +106,16 @@ class PartitionsService:
             ),
             found=lambda c: {"unbound": list(c.unbound), "drifted": list(c.drifted), "released": list(c.released)},
         )
+        self.lease.renew(request.session, is_synchronized=True)
         self._metrics.unbound.inc(len(answer.unbound))
         self._metrics.drifted.inc(len(answer.drifted))
         self._after_removal()
         return wire.comparison(answer)
 
     async def renew(self, request: partitions.RenewSessionRequest) -> partitions.RenewSessionResponse:
-        self.renewed_at_s = time.monotonic()
-        return partitions.RenewSessionResponse(is_known=request.session == self._state.synchronized_session)
+        is_known = request.session == self._state.synchronized_session != 0
+        self.lease.renew(request.session, is_synchronized=is_known and request.synchronized_since != 0)
+        return partitions.RenewSessionResponse(is_known=is_known)
 
     def __mapping__(self) -> dict[str, Handler]:
         return {
