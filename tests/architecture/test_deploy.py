@@ -241,7 +241,7 @@ def test_probes_ask_the_port_that_the_service_listens_on(service: str, port: int
     }
 
 
-def test_the_api_token_is_mounted_into_dra_plugin_alone_which_reads_claims_keeps_slices_and_tells() -> None:
+def test_the_api_token_is_mounted_into_dra_plugin_alone_which_reads_claims_and_pods_keeps_slices_and_tells() -> None:
     pod, rbac = _pod(), {d["kind"]: d for d in _documents(KUSTOMIZE / "base/rbac.yaml")}
     holders = [c["name"] for c in pod["containers"] if any(m["name"] == "api-access" for m in c["volumeMounts"])]
 
@@ -255,6 +255,7 @@ def test_the_api_token_is_mounted_into_dra_plugin_alone_which_reads_claims_keeps
             "resources": ["resourceslices"],
             "verbs": ["get", "list", "watch", "create", "update", "delete"],
         },
+        {"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]},
         {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get"]},
         {"nonResourceURLs": ["/version"], "verbs": ["get"]},
         {"apiGroups": [""], "resources": ["events"], "verbs": ["create", "patch"]},

@@ -1,4 +1,4 @@
-"""Events and ResourceClaims of the stand-in API server: what it refuses of the ones, how it denies the others.
+"""Events, ResourceClaims and Pods of the stand-in API server: what it refuses of the ones, how it denies the others.
 
 Written from the API's documentation, without our own documents: it is what those are held against.
 
@@ -13,8 +13,11 @@ from typing import Any
 
 from aiohttp import web
 
+from vgpu_testkit import api_pod_rules
+
 EVENT = "/api/v1/namespaces/{namespace}/events"
 CLAIM = "/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaims/{name}"
+POD = "/api/v1/namespaces/{namespace}/pods/{name}"
 
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*\Z")
 _REASON = re.compile(r"[A-Z][A-Za-z]{0,127}\Z")
@@ -65,17 +68,28 @@ class EventStore:
         return web.json_response(patched)
 
 
-class ClaimStore:
-    """ResourceClaims by namespace and name. `is_served` False: the API group is not there."""
+class ObjectStore:
+    """Objects of one kind by namespace and name, to be read one by one. `is_served` False: the API group is not there.
 
-    def __init__(self) -> None:
+    `resource` is what the kind is called in a denial, `refusals` say why an API server would not have an object.
+    """
+
+    def __init__(
+        self, path: str, *, kind: str, resource: str, refusals: Callable[[dict[str, Any]], list[str]] = lambda _: []
+    ) -> None:
         self.stored: dict[tuple[str, str], dict[str, Any]] = {}
         self.is_served = True
+        self._path = path
+        self._kind = kind
+        self._resource = resource
+        self._refusals = refusals
 
     def routes(self) -> Iterator[Route]:
-        yield "get claim", "GET", CLAIM, self._get
+        yield f"get {self._kind}", "GET", self._path, self._get
 
     def put(self, document: dict[str, Any]) -> None:
+        if refused := self._refusals(document):
+            raise ValueError(f"{self._kind} is invalid: {'; '.join(refused)}")
         about = document["metadata"]
         self.stored[about["namespace"], about["name"]] = document
 
@@ -85,8 +99,16 @@ class ClaimStore:
             return web.Response(status=404, text="404 page not found\n")
         found = self.stored.get((namespace, name))
         if found is None:
-            return refusal(404, f'resourceclaims.resource.k8s.io "{name}" not found')
+            return refusal(404, f'{self._resource} "{name}" not found')
         return web.json_response(found)
+
+
+def claim_store() -> ObjectStore:
+    return ObjectStore(CLAIM, kind="claim", resource="resourceclaims.resource.k8s.io")
+
+
+def pod_store() -> ObjectStore:
+    return ObjectStore(POD, kind="pod", resource="pods", refusals=api_pod_rules.refusals)
 
 
 def refusal(code: int, message: str) -> web.Response:

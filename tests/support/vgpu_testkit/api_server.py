@@ -21,7 +21,7 @@ from typing import Any
 from aiohttp import web
 
 from vgpu_testkit import api_slice_rules
-from vgpu_testkit.api_objects import ClaimStore, EventStore, refusal
+from vgpu_testkit.api_objects import EventStore, claim_store, pod_store, refusal
 from vgpu_testkit.api_slice_gates import Gates
 
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"
@@ -47,7 +47,8 @@ class ApiServer:
         self.requests: list[Request] = []
         self.watches = 0
         self.events = EventStore()
-        self.claims = ClaimStore()
+        self.claims = claim_store()
+        self.pods = pod_store()
         self._objects: dict[str, dict[str, Any]] = {}
         self._history: list[tuple[int, dict[str, Any]]] = []
         self._version = 100
@@ -126,7 +127,7 @@ class ApiServer:
         app.router.add_post(SLICES, self._verb("create", self._create))
         app.router.add_put(SLICES + "/{name}", self._verb("update", self._update))
         app.router.add_delete(SLICES + "/{name}", self._verb("delete", self._delete))
-        for verb, method, path, answer in (*self.events.routes(), *self.claims.routes()):
+        for verb, method, path, answer in (*self.events.routes(), *self.claims.routes(), *self.pods.routes()):
             app.router.add_route(method, path, self._verb(verb, answer))
 
     def _verb(self, verb: str, answer: Callable[[web.Request, Any], web.Response]) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from vgpu_dra.allocation import AllocatedResult, Allocation, parse_allocation
+from vgpu_dra.allocation import AllocatedResult, Allocation, parse_allocation, reserved_pods
 from vgpu_state.claims import ComputePolicy
 from vgpu_state.errors import MalformedInput, PreconditionFailed, VgpuError
 from vgpu_state.ids import ClaimUid, DeviceName, PoolName, RequestName, ShareId
@@ -212,5 +212,44 @@ def test_configuration_of_ours_comes_with_the_allocation() -> None:
 def test_claim_that_cannot_be_used_is_refused(doc: dict[str, Any], kind: type[VgpuError], words: str) -> None:
     with pytest.raises(kind) as refusal:
         parse_allocation(doc, expected_uid=ClaimUid(str(CLAIM_UID)))
+
+    assert str(refusal.value) == words
+
+
+def reserved(*consumers: Any) -> dict[str, Any]:
+    return {**claim(RESULT), "status": {"reservedFor": list(consumers)}}
+
+
+def test_claim_is_reserved_for_all_pods_that_its_status_lists() -> None:
+    uids = [f"{i:08x}-54f1-4c86-9b57-2f1d2b8f4c11" for i in range(256)]
+    pods = [{"resource": "pods", "name": f"pod-{i}", "uid": pod_uid} for i, pod_uid in enumerate(uids)]
+    others = [
+        {"apiGroup": "scheduling.k8s.io", "resource": "podgroups", "name": "group", "uid": uids[0]},
+        {"apiGroup": "example.com", "resource": "pods", "name": "else", "uid": "11111111-2222-4333-8444-555555555555"},
+    ]
+
+    found = reserved_pods(reserved(*others, *pods))
+
+    assert [(str(p), p.uid) for p in found] == [(f"research/pod-{i}", pod_uid) for i, pod_uid in enumerate(uids)]
+
+
+@pytest.mark.parametrize(
+    ("doc", "words"),
+    [
+        ({"metadata": {}}, "ResourceClaim: field namespace is missing"),
+        (reserved(1), "ResourceClaim: field reservedFor holds something that is no object"),
+        (
+            reserved({"resource": "nodes"}, {"resource": "pods", "name": "a", "uid": "x"}),
+            "ResourceClaim status.reservedFor[1]: pod uid is 'x'; expected a lower-case UUID (static pods have none)",
+        ),
+        (
+            reserved({"resource": "pods", "uid": "0b9c2a3e-54f1-4c86-9b57-2f1d2b8f4c11"}),
+            "ResourceClaim status.reservedFor[0]: field name is missing",
+        ),
+    ],
+)
+def test_malformed_consumers_are_refused_naming_the_field(doc: dict[str, Any], words: str) -> None:
+    with pytest.raises(MalformedInput) as refusal:
+        reserved_pods(doc)
 
     assert str(refusal.value) == words

@@ -15,7 +15,7 @@ from vgpu_dra.metrics import Metrics
 from vgpu_dra.recorder import NoRecorder
 from vgpu_dra.workers import TreeWorkers
 from vgpu_proto import dra_v1
-from vgpu_state.claims import ClaimRecord, ClaimRef
+from vgpu_state.claims import ClaimRecord, ClaimRef, PodRef
 from vgpu_state.errors import NotReady, PreconditionFailed
 from vgpu_testkit.dra_tree import DraTree
 from vgpu_testkit.manifests import Manifest, Share
@@ -71,10 +71,14 @@ async def test_claim_that_does_not_exist_is_refused_at_once_beside_one_that_wait
 
 
 class Told(NoRecorder):
-    """Keeps what was told of claims."""
+    """Keeps what was told of claims, and the names of the pods that were told."""
 
     def __init__(self) -> None:
         self.notes: list[tuple[str, Reason, str]] = []
+        self.pods: list[str] = []
+
+    def pod(self, pod: PodRef, reason: Reason, note: str) -> None:
+        self.pods.append(pod.name)
 
     def claim(self, claim: ClaimRef, reason: Reason, note: str) -> None:
         self.notes.append((claim.name, reason, note))
@@ -94,6 +98,38 @@ async def test_compute_policy_that_is_none_is_told_and_keeps_nobody_waiting(node
             "annotation a.com/vgpu-compute-policy is 'elastic'; expected one of fixed, balance, none: taken as fixed",
         )
     ]
+
+
+class SharedClaim(Source):
+    """The claim of a device that is not there, reserved for these consumers."""
+
+    def __init__(self, *consumers: Any) -> None:
+        super().__init__(replace(CLAIM, shares=(Share(request="r", device="vgpu-77"),)))
+        self._consumers = list(consumers)
+
+    async def fetch(self, claim: ClaimRef) -> Mapping[str, Any]:
+        document = dict(await super().fetch(claim))
+        return {**document, "status": {**document["status"], "reservedFor": self._consumers}}
+
+
+async def test_refusal_is_told_to_the_first_few_pods_of_a_claim_that_many_share(node: DraTree) -> None:
+    uids = (f"{i:08x}-54f1-4c86-9b57-2f1d2b8f4c11" for i in range(256))
+    dra = dra_node(node, SharedClaim(*({"resource": "pods", "name": f"pod-{i}", "uid": uid} for i, uid in enumerate(uids))))
+    dra.recorder = told = Told()
+
+    await dra.prepare_all(asked(CLAIM))
+
+    assert told.pods == [f"pod-{i}" for i in range(8)]
+
+
+async def test_refusal_stands_where_its_pods_cannot_be_read(node: DraTree) -> None:
+    dra = dra_node(node, SharedClaim({"resource": "pods", "name": "pod-0"}))
+    dra.recorder = told = Told()
+
+    answers = await dra.prepare_all(asked(CLAIM))
+
+    assert "device vgpu-77 is not on this node" in str(answers[CLAIM.uid])
+    assert ([reason for _, reason, _ in told.notes], told.pods) == ([Reason.PREPARE_REFUSED], [])
 
 
 async def test_prepare_that_kubelet_gave_up_asks_no_more(node: DraTree) -> None:

@@ -90,4 +90,4 @@ def test_directory_that_cannot_be_read_is_refused_naming_it(tmp_path: Path) -> N
     with pytest.raises(StorageFailed) as refusal:
         ManifestClaims(tmp_path / "none").fetch(CLAIM)
 
-    assert str(refusal.value) == f"cannot read claims from {tmp_path}/none: ENOENT (No such file or directory)"
+    assert str(refusal.value) == f"cannot read manifests from {tmp_path}/none: ENOENT (No such file or directory)"

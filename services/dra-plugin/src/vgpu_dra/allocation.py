@@ -14,12 +14,11 @@ from vgpu_dra.device_config import DeviceConfig, parse_configs
 from vgpu_state import ids, jsonshape
 from vgpu_state.claims import ClaimRef, ComputePolicy, PodRef
 from vgpu_state.errors import MalformedInput, PreconditionFailed
-from vgpu_state.ids import ClaimUid, DeviceName, PoolName, RequestName, ShareId
+from vgpu_state.ids import ClaimUid, DeviceName, PodUid, PoolName, RequestName, ShareId
 
 POLICY_ANNOTATION = "/vgpu-compute-policy"  # the end of the key; what stands before it is the installation's
 MAX_RESULTS = 32  # the API's own limit
 _MAX_REMARKS = 4  # an object has room for thousands of annotations, and each remark is an Event
-_MAX_TOLD_PODS = 8  # of the 256 that may share a claim, most of them on other nodes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,20 +81,27 @@ def parse_allocation(doc: Mapping[str, Any], *, expected_uid: ClaimUid) -> Alloc
 
 
 def reserved_pods(doc: Mapping[str, Any]) -> tuple[PodRef, ...]:
-    """The pods that a claim is reserved for, as far as they can be read; the first few where it is shared by many.
+    """The pods that a claim is reserved for, in its order, up to 256. They are in the claim's own namespace.
 
-    Source: ResourceClaim.status.reservedFor; its pods are in the claim's own namespace.
+    Raises:
+        MalformedInput: a field is missing or not of its form; the message has its path.
+
+    Source: ResourceClaim.status.reservedFor; consumers of another kind are left out.
     """
-    found: list[PodRef] = []
+    found: dict[PodUid, PodRef] = {}
+    where = "ResourceClaim"
     try:
         namespace = jsonshape.text(jsonshape.mapping(doc, "metadata"), "namespace")
-        for consumer in jsonshape.mappings(jsonshape.mapping(doc, "status"), "reservedFor"):
-            if consumer.get("resource") == "pods" and len(found) < _MAX_TOLD_PODS:
+        status = jsonshape.mapping(doc, "status") if doc.get("status") is not None else {}
+        consumers = jsonshape.mappings(status, "reservedFor") if status.get("reservedFor") is not None else []
+        for i, consumer in enumerate(consumers):
+            where = f"ResourceClaim status.reservedFor[{i}]"
+            if consumer.get("resource") == "pods" and consumer.get("apiGroup") in (None, ""):
                 uid, name = ids.parse_pod_uid(jsonshape.text(consumer, "uid")), jsonshape.text(consumer, "name")
-                found.append(PodRef(uid=uid, namespace=namespace, name=name))
-    except (jsonshape.ShapeError, MalformedInput):
-        return tuple(found)  # whom to tell is no reason to fail
-    return tuple(found)
+                found[uid] = PodRef(uid=uid, namespace=namespace, name=name)
+    except (jsonshape.ShapeError, MalformedInput) as exc:
+        raise MalformedInput(f"{where}: {exc}") from exc
+    return tuple(found.values())
 
 
 def _claim(metadata: Mapping[str, Any]) -> ClaimRef:

@@ -23,14 +23,16 @@ from vgpu_dra.recorder import NoRecorder, Recorder
 from vgpu_dra.workers import TreeWorkers
 from vgpu_proto import dra_v1, dra_v1beta1, pluginregistration
 from vgpu_state import ids
-from vgpu_state.claims import ClaimRecord, ClaimRef, PreparedResult
-from vgpu_state.errors import NotReady, StorageFailed, Superseded, VgpuError
+from vgpu_state.claims import ClaimRecord, ClaimRef, PodRef, PreparedResult
+from vgpu_state.errors import MalformedInput, NotReady, StorageFailed, Superseded, VgpuError
 
 _log = structlog.get_logger()
 
 # Together below the 45 s that kubelet gives a call; after an error it asks again only a minute later or more.
 FETCH_S = 30.0  # the API server is away, the API server is slow
 TAKE_S = 10.0  # the GPUs are not known yet, or a pod's claim is prepared before that of a pod just deleted is unprepared
+
+_MAX_TOLD_PODS = 8  # of the 256 that may share a claim, most of them on other nodes
 
 
 class ClaimSource(Protocol):
@@ -92,7 +94,7 @@ class DraNode:
         if isinstance(refusal, NotReady | Superseded):
             return  # kubelet asks again, and it may well succeed
         self.recorder.claim(ref, Reason.PREPARE_REFUSED, str(refusal))
-        for pod in reserved_pods(doc):
+        for pod in _told_pods(doc):
             self.recorder.pod(pod, Reason.PREPARE_REFUSED, str(refusal))
 
     async def _fetch(self, ref: ClaimRef) -> Mapping[str, Any]:
@@ -237,6 +239,13 @@ class RegistrationService(pluginregistration.RegistrationBase):
             self.refusal = f"kubelet refused the registration: {registration_status.error}"
             _log.error("kubelet refused the registration", socket=self._endpoint, reason=registration_status.error)
         return pluginregistration.RegistrationStatusResponse()
+
+
+def _told_pods(doc: Mapping[str, Any]) -> tuple[PodRef, ...]:
+    try:
+        return reserved_pods(doc)[:_MAX_TOLD_PODS]
+    except MalformedInput:
+        return ()  # whom to tell is no reason to fail
 
 
 def _device(result: PreparedResult) -> dict[str, Any]:

@@ -76,6 +76,15 @@ def consumer_pod(doc: Mapping[str, Any], claim: ClaimRef) -> ConsumerPod:
     return ConsumerPod(pod=pod, containers=tuple(found))
 
 
+def has_ended(doc: Mapping[str, Any]) -> bool:
+    """Whether the pod runs no container any more, and never will. Its claims are still reserved for it for a moment.
+
+    Source: Pod.status.phase; kubelet reports an end only after the last container stopped.
+    """
+    status = doc.get("status")
+    return isinstance(status, dict) and status.get("phase") in ("Succeeded", "Failed")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _At:
     """An object of a pod and its path there. Lists and objects that are absent are empty."""

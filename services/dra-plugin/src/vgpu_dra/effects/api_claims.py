@@ -6,15 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
-from vgpu_dra.api_errors import ApiAway, ApiNotFound, ApiRefused
+from vgpu_dra.api_errors import ApiAway, ApiNotFound
+from vgpu_dra.effects.api_reads import read
 from vgpu_dra.effects.kube_api import KubeApi
 from vgpu_state import jsonshape
 from vgpu_state.claims import ClaimRef
-from vgpu_state.errors import NotReady, PreconditionFailed
+from vgpu_state.errors import PreconditionFailed
 from vgpu_state.jsonshape import ShapeError
-
-# What RBAC allows, an API server that was just started refuses until it has read the roles.
-_NOT_KNOWN = (401, 403)
 
 
 class ApiClaims:
@@ -31,16 +29,9 @@ class ApiClaims:
             NotReady: the API server is away, or does not know us yet, as one that was just started; it will be back.
         """
         try:
-            found: Mapping[str, Any] = await self._api.request("GET", _path(claim))
+            return await read(self._api, _path(claim), what=f"ResourceClaim {claim.namespace}/{claim.name}")
         except ApiNotFound as exc:
             raise PreconditionFailed(f"ResourceClaim {claim.namespace}/{claim.name} does not exist") from exc
-        except ApiRefused as exc:
-            refusal = NotReady if exc.status in _NOT_KNOWN else PreconditionFailed
-            reason = f"{exc.status} {exc.reason}"
-            raise refusal(f"API server refused ResourceClaim {claim.namespace}/{claim.name}: {reason}") from exc
-        except ApiAway as exc:
-            raise NotReady(str(exc)) from exc
-        return found
 
     async def has_vanished(self, claim: ClaimRef) -> bool:
         """Whether the API server says that there is no such claim any more, or one of that name with another uid.

@@ -1,4 +1,4 @@
-"""ResourceClaims from a directory of manifests that carry their allocation: the demo, tests, debugging on a node."""
+"""ResourceClaims with their allocation, and Pods, from a directory of manifests: the demo, tests, debugging on a node."""
 
 from __future__ import annotations
 
@@ -10,21 +10,23 @@ from typing import Any
 
 import yaml
 
-from vgpu_state.claims import ClaimRef
+from vgpu_state.claims import ClaimRef, PodRef
 from vgpu_state.errors import MalformedInput, PreconditionFailed, StorageFailed
 
 _SUFFIXES = (".yaml", ".yml", ".json")
 _MAX_BYTES = 1 << 20
 
-_Claims = dict[tuple[str, str], Mapping[str, Any]]
+_KINDS = ("ResourceClaim", "Pod")
+
+_Documents = dict[tuple[str, str, str], Mapping[str, Any]]  # by kind, namespace and name
 
 
 class ManifestClaims:
-    """Looks a claim up by namespace and name in all manifests of `directory`; a changed file is read again."""
+    """Looks claims and pods up by namespace and name in all manifests of `directory`; a changed file is read again."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._read: dict[str, tuple[tuple[int, int], _Claims]] = {}
+        self._read: dict[str, tuple[tuple[int, int], _Documents]] = {}
 
     def fetch(self, claim: ClaimRef) -> Mapping[str, Any]:
         """The claim's manifest.
@@ -34,24 +36,39 @@ class ManifestClaims:
             MalformedInput: no readable file has it, and one is no YAML.
             StorageFailed: the directory cannot be read.
         """
+        found = self._find("ResourceClaim", claim.namespace, claim.name)
+        if found is None:
+            raise PreconditionFailed(f"no ResourceClaim {claim.namespace}/{claim.name} in {self._directory} (--claims-from)")
+        return found
+
+    def fetch_pod(self, pod: PodRef) -> Mapping[str, Any] | None:
+        """The manifest of the pod of that name; None where no file has it.
+
+        Raises:
+            MalformedInput: no readable file has it, and one is no YAML.
+            StorageFailed: the directory cannot be read.
+        """
+        return self._find("Pod", pod.namespace, pod.name)
+
+    def _find(self, kind: str, namespace: str, name: str) -> Mapping[str, Any] | None:
         unreadable: MalformedInput | None = None
         try:
-            names = sorted(n for n in os.listdir(self._directory) if n.endswith(_SUFFIXES) and not n.startswith("."))
-            for name in names:
+            files = sorted(n for n in os.listdir(self._directory) if n.endswith(_SUFFIXES) and not n.startswith("."))
+            for file in files:
                 try:
-                    claims = self._claims_in(name)
+                    documents = self._documents_in(file)
                 except MalformedInput as exc:
                     unreadable = unreadable or exc  # it must not keep the claims of the other files from their pods
                     continue
-                if (found := claims.get((claim.namespace, claim.name))) is not None:
+                if (found := documents.get((kind, namespace, name))) is not None:
                     return found
         except OSError as exc:
-            raise StorageFailed(action="read claims from", path=str(self._directory), error=exc) from exc
+            raise StorageFailed(action="read manifests from", path=str(self._directory), error=exc) from exc
         if unreadable is not None:
             raise unreadable
-        raise PreconditionFailed(f"no ResourceClaim {claim.namespace}/{claim.name} in {self._directory} (--claims-from)")
+        return None
 
-    def _claims_in(self, name: str) -> _Claims:
+    def _documents_in(self, name: str) -> _Documents:
         path = self._directory / name
         status = path.stat()
         version = (status.st_mtime_ns, status.st_ino)
@@ -72,15 +89,18 @@ class DirectorySource:
     async def fetch(self, claim: ClaimRef) -> Mapping[str, Any]:
         return await asyncio.to_thread(self._manifests.fetch, claim)
 
+    async def fetch_pod(self, pod: PodRef) -> Mapping[str, Any] | None:
+        return await asyncio.to_thread(self._manifests.fetch_pod, pod)
 
-def _parse(path: Path) -> _Claims:
-    claims: _Claims = {}
+
+def _parse(path: Path) -> _Documents:
+    found: _Documents = {}
     try:
         documents = list(yaml.load_all(path.read_text(), Loader=yaml.CSafeLoader))
     except (yaml.YAMLError, UnicodeDecodeError) as exc:
         raise MalformedInput(f"{path} is no YAML: {exc}") from exc
     for doc in documents:
-        if isinstance(doc, dict) and doc.get("kind") == "ResourceClaim" and isinstance(doc.get("metadata"), dict):
+        if isinstance(doc, dict) and doc.get("kind") in _KINDS and isinstance(doc.get("metadata"), dict):
             metadata = doc["metadata"]
-            claims[str(metadata.get("namespace", "default")), str(metadata.get("name", ""))] = doc
-    return claims
+            found[doc["kind"], str(metadata.get("namespace", "default")), str(metadata.get("name", ""))] = doc
+    return found
