@@ -7,7 +7,8 @@ container-device-interface, pkg/cdi: cache.go, container-edits.go, which contain
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,15 +32,44 @@ def read_folder(folder: Path, *, versions: Sequence[str] = cdi_spec.KNOWN_VERSIO
 
     A device that two files have is offered by neither.
     """
+    return _collected(folder, lambda entry: _parse(Path(entry).suffix, Path(entry).read_text(), tuple(versions)))
+
+
+class CdiCache:
+    """What a folder offers, where each file is read once: for folders whose files are replaced whole, so that the inode differs.
+
+    containerd, too, reads nothing when a container is made and nothing has changed.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._read: dict[str, tuple[tuple[int, int, int], CdiFile]] = {}
+
+    def now(self) -> CdiFolder:
+        """As `read_folder` would have it."""
+        known, self._read = self._read, {}
+
+        def read(entry: os.DirEntry[str]) -> CdiFile:
+            status = entry.stat()
+            version = status.st_ino, status.st_mtime_ns, status.st_size
+            held = known.get(entry.name)
+            if held is None or held[0] != version:
+                held = version, _parse(Path(entry).suffix, Path(entry).read_text(), tuple(cdi_spec.KNOWN_VERSIONS))
+            self._read[entry.name] = held
+            return held[1]
+
+        return _collected(self._folder, read)
+
+
+def _collected(folder: Path, read: Callable[[os.DirEntry[str]], CdiFile]) -> CdiFolder:
     devices: dict[str, CdiFile] = {}
     faults: dict[str, str] = {}
-    for path in sorted(folder.iterdir() if folder.is_dir() else ()):
-        if path.suffix not in _PARSERS or path.is_dir():
-            continue
+    entries = [e for e in os.scandir(folder) if e.name.endswith(tuple(_PARSERS)) and not e.is_dir()] if folder.is_dir() else []
+    for entry in sorted(entries, key=lambda e: e.name):
         try:
-            file = _parse(path.suffix, path.read_text(), tuple(versions))
+            file = read(entry)
         except (InvalidCdi, OSError, UnicodeDecodeError) as exc:
-            faults[path.name] = str(exc)
+            faults[entry.name] = str(exc)
             continue
         for name in file.devices:
             qualified = f"{file.kind}={name}"

@@ -84,7 +84,7 @@ class LightRuntime:
 
     def __init__(self, root: Path, *, cdi_dir: Path, nri_socket: Path, host: FakeHost) -> None:
         """`root` is for the few files that kubelet and the runtime give to containers."""
-        self._cdi_dir = cdi_dir
+        self._cdi = cdi_apply.CdiCache(cdi_dir)
         self._socket = nri_socket
         self._host = host
         self._kubelet = KubeletFolders(logs=root / "logs", pods=root / "pods")
@@ -121,8 +121,8 @@ class LightRuntime:
             PluginRefused: a plugin refused; nothing is left of the container.
         """
         config = oci.new_config(pod, cri_config.container_config(self._kubelet, pod.spec, spec), self._sandbox)
-        folder = cdi_apply.read_folder(self._cdi_dir)
-        cdi_apply.inject(config, folder, spec.cdi_devices, lookup=_numbers)
+        if spec.cdi_devices:
+            cdi_apply.inject(config, self._cdi.now(), spec.cdi_devices, lookup=_numbers)
         container = LightContainer(id=secrets.token_hex(32), pod=pod, spec=spec, config=config)
         try:
             await self.nri.create_container(container.view())

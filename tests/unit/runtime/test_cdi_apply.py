@@ -73,6 +73,27 @@ def test_missing_folder_offers_nothing(tmp_path: Path) -> None:
     assert cdi_apply.read_folder(tmp_path / "absent").devices == {}
 
 
+def test_cache_offers_what_the_folder_has_now(tmp_path: Path) -> None:
+    """Files come, are replaced by rename and go; one that stays is the same value."""
+    cache = cdi_apply.CdiCache(tmp_path)
+    _write(tmp_path, "a.json", {"one": {"env": ["A=1"]}})
+    _write(tmp_path, "b.json", {"two": {"env": ["B=1"]}})
+    before = cache.now()
+
+    (tmp_path / "b.json").unlink()
+    _write(tmp_path, "c.new", {"one": {"env": ["A=2"]}, "three": {"env": ["C=1"]}})
+    (tmp_path / "c.new").rename(tmp_path / "c.json")
+    beside = cache.now()
+    _write(tmp_path, "a.new", {"four": {"env": ["A=1"]}})
+    (tmp_path / "a.new").rename(tmp_path / "a.json")
+    after = cache.now()
+
+    assert list(before.devices) == ["vendor.test/claim=one", "vendor.test/claim=two"]
+    assert (list(beside.devices), list(beside.faults)) == (["vendor.test/claim=three"], ["vendor.test/claim=one"])
+    assert list(after.devices) == ["vendor.test/claim=four", "vendor.test/claim=one", "vendor.test/claim=three"]
+    assert after.devices["vendor.test/claim=three"] is beside.devices["vendor.test/claim=three"]
+
+
 def test_later_device_wins_a_variable_which_keeps_its_place(tmp_path: Path) -> None:
     _write(tmp_path, "a.json", {"one": {"env": ["A=1", "B=1"]}, "two": {"env": ["A=2"]}}, containerEdits={"env": ["PATH=/cdi"]})
     config = _config()
