@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 
-def cluster_environment(folder: Path, address: str, *, node: str) -> dict[str, str]:
+def cluster_environment(folder: Path, address: str, *, node: str, token: str = "") -> dict[str, str]:
     """The environment of a dra-plugin outside a cluster whose API server is at `address`; its kubeconfig is put into `folder`."""
     document = {
         "apiVersion": "v1",
@@ -14,7 +14,7 @@ def cluster_environment(folder: Path, address: str, *, node: str) -> dict[str, s
         "current-context": "c",
         "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
         "clusters": [{"name": "c", "cluster": {"server": address}}],
-        "users": [{"name": "u", "user": {}}],
+        "users": [{"name": "u", "user": {"token": token} if token else {}}],
     }
     file = folder / "kubeconfig"
     file.write_text(json.dumps(document))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,34 +13,49 @@ from aiohttp import web
 from kubernetes_asyncio import client
 
 from vgpu_dra.api_errors import ApiAway, ApiConflict, ApiExpired, ApiNotFound, ApiRefused
+from vgpu_dra.effects import kube_api
 from vgpu_dra.effects.api_claims import ApiClaims
 from vgpu_dra.effects.kube_api import KubeApi
 from vgpu_state.claims import ClaimRef
 from vgpu_state.errors import PreconditionFailed
+from vgpu_testkit.api_environment import cluster_environment
 from vgpu_testkit.dra_values import CLAIM_UID
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 @asynccontextmanager
-async def answering(answer: Answer) -> AsyncIterator[KubeApi]:
-    """An API server that answers every request so."""
+async def serving(answer: Answer) -> AsyncIterator[str]:
+    """A server that answers every request so; its address."""
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", answer)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1, handler_cancellation=True)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
-    address = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
 
-    async def connect() -> Any:
-        return client.ApiClient(client.Configuration(host=address))
 
-    api = KubeApi(connect)
+@asynccontextmanager
+async def closing(api: KubeApi) -> AsyncIterator[KubeApi]:
     try:
         yield api
     finally:
         await api.close()
-        await runner.cleanup()
+
+
+@asynccontextmanager
+async def answering(answer: Answer) -> AsyncIterator[KubeApi]:
+    """The requests to an API server that answers every one so."""
+    async with serving(answer) as address:
+
+        async def connect() -> Any:
+            return client.ApiClient(client.Configuration(host=address))
+
+        async with closing(KubeApi(connect)) as api:
+            yield api
 
 
 def always(status: int, text: str) -> Answer:
@@ -177,3 +193,37 @@ async def test_a_claims_name_leads_nowhere_else() -> None:
             await ApiClaims(api).fetch(ClaimRef(namespace="a/b", name="../c", uid=CLAIM_UID))
 
     assert asked == ["/apis/resource.k8s.io/v1/namespaces/a%2Fb/resourceclaims/..%2Fc"]
+
+
+def with_token(folder: Path, address: str) -> KubeApi:
+    """The requests to the API server at an address, with a token, as a kubeconfig in `folder` has it."""
+    kubeconfig = Path(cluster_environment(folder, address, node="node-a", token="abc")["KUBECONFIG"])
+    return KubeApi(lambda: kube_api.connect(kubeconfig))
+
+
+async def test_a_netrc_that_names_the_server_keeps_no_request_from_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / ".netrc").write_text("machine 127.0.0.1 login somebody password secret\n")
+
+    async def answer(asked: web.Request) -> web.Response:
+        return web.json_response({"authorization": asked.headers.get("Authorization")})
+
+    async with serving(answer) as address, closing(with_token(tmp_path, address)) as api:
+        assert await api.request("GET", "/x") == {"authorization": "Bearer abc"}
+
+
+async def test_the_environments_proxy_is_asked_but_for_hosts_that_it_excepts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def answer(asked: web.Request) -> web.Response:
+        return web.json_response({"asked for": str(asked.url)})
+
+    nobody = "http://127.0.0.1:9"
+    async with serving(answer) as proxy:
+        monkeypatch.setenv("http_proxy", proxy)
+        async with closing(with_token(tmp_path, nobody)) as api:
+            assert await api.request("GET", "/x") == {"asked for": "http://127.0.0.1:9/x"}
+        monkeypatch.setenv("no_proxy", "127.0.0.1")
+        async with closing(with_token(tmp_path, nobody)) as api:
+            with pytest.raises(ApiAway, match=r"127\.0\.0\.1:9"):
+                await api.request("GET", "/x")
