@@ -7,6 +7,7 @@ Source: what nvidia-container-toolkit's pkg/nvcdi finds and mounts.
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,11 +65,11 @@ def find_node_files(inventory: Inventory, paths: NodePaths) -> NodeFiles:
     """Device nodes and libraries as they exist now. A GPU or a MIG device that lacks a node is left out."""
     dev_root = paths.dev_root
     return NodeFiles(
-        control_nodes=tuple(_node(dev_root, name) for name in _CONTROL if (dev_root / name).exists()),
+        control_nodes=tuple(_node(dev_root, name) for name in _CONTROL if os.path.exists(os.path.join(dev_root, name))),
         node_by_gpu={
             gpu.uuid: _node(dev_root, f"nvidia{gpu.minor}")
             for gpu in inventory.gpus
-            if (dev_root / f"nvidia{gpu.minor}").exists()
+            if os.path.exists(os.path.join(dev_root, f"nvidia{gpu.minor}"))
         },
         caps_by_mig={
             mig.uuid: nodes for gpu in inventory.gpus for mig in gpu.mig_devices if (nodes := _capability_nodes(gpu, mig, paths))
@@ -84,10 +85,12 @@ def has_cuda(files: NodeFiles, version: str) -> bool:
 
 def _libraries(version: str, driver_root: Path, host_root: Path) -> list[Mount]:
     mounts: list[Mount] = []
+    # Every claim looks: what no directory can have is not asked for once per library.
+    directories = [directory for directory in _SEARCH if (driver_root / directory).is_dir()]
     for stem, names in _LIBRARIES.items():
         versioned = f"{stem}.{version}"
-        for directory in _SEARCH:
-            if (driver_root / directory / versioned).exists():
+        for directory in directories:
+            if os.path.exists(os.path.join(driver_root, directory, versioned)):
                 source = str(host_root / directory / versioned)
                 mounts += [Mount(destination=f"{LIBRARY_DIR}/{name}", source=source) for name in (versioned, *names)]
                 break
@@ -117,4 +120,4 @@ def _capability_minor(path: Path) -> int | None:
 
 
 def _node(dev_root: Path, name: str) -> DeviceNode:
-    return DeviceNode(path=f"/dev/{name}", host_path=str(dev_root / name))
+    return DeviceNode(path=f"/dev/{name}", host_path=os.path.join(dev_root, name))
