@@ -53,7 +53,8 @@ def _claim_refusals(container: dict[str, Any], known: Container[Any], *, path: s
     for i, claim in enumerate(container.get("resources", {}).get("claims", ())):
         name, request = claim.get("name", ""), claim.get("request", "")
         key = f"{name}/{request}" if request else name
-        if name in seen or key in seen:
+        # Either the whole claim once, or each of its requests at most once.
+        if key in seen or name in seen or (not request and any(one.startswith(f"{name}/") for one in seen)):
             yield f"{path}[{i}]: Duplicate value: {key}"
         if request and not _LABEL.match(request):
             yield f"{path}[{i}].request: Invalid value: {request}"
