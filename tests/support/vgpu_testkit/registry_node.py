@@ -1,4 +1,4 @@
-"""A node as registry sees it: a claims tree, a proc-shaped tree, cgroup files, and a stand-in for dra-plugin's socket.
+"""A node as registry sees it: a claims tree, a proc-shaped tree and cgroup files.
 
 Knows nothing of how registry works: it writes what the kernel and dra-plugin would have written.
 """
@@ -9,26 +9,25 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Collection, Mapping
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from asyncio.subprocess import Process
+from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, TypeAlias
 
 import aiohttp
 from grpclib.client import Channel
-from grpclib.const import Status
-from grpclib.exceptions import GRPCError
 
-from vgpu_daemon import sockets
-from vgpu_daemon.grpc_server import GrpcServer, Limits
-from vgpu_proto.registrations import RecordPidsRequest, RecordPidsResponse, RegistrationsBase
 from vgpu_proto.registry import ContainerDeviceRequest, ContainerDeviceResponse, VDeviceRegistryStub
 from vgpu_state import bindings, ids, pids
 from vgpu_state.claims import Binding, HolderState, PodRef
 from vgpu_state.ids import ClaimUid, ContainerName, GrantKey, PartitionName, PodUid, RuntimeId
 from vgpu_state.layout import Layout
 from vgpu_testkit import polling
+
+# Runs registry as a process of its own while the context lasts.
+Started: TypeAlias = Callable[[], AbstractAsyncContextManager[Process]]
 
 _CONNECTOR = """
 import array, socket, sys
@@ -41,17 +40,21 @@ out.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [s.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeContainer:
-    """A container of one vGPU claim, numbered: equal numbers give equal ids."""
+    """A container of one vGPU claim, numbered: equal numbers give equal ids.
+
+    `component` is its partition where that was made at Prepare.
+    """
 
     claim_uid: ClaimUid
     pod_uid: PodUid
     name: ContainerName
     runtime_id: RuntimeId
     cgroup: str
+    component: PartitionName | None = None
 
     @property
     def partition(self) -> PartitionName:
-        return ids.partition_name(self.pod_uid, self.name)
+        return self.component or ids.partition_name(self.pod_uid, self.name)
 
     def binding(self) -> Binding:
         return Binding(
@@ -75,6 +78,12 @@ def node_container(number: int, *, name: str = "main") -> NodeContainer:
         runtime_id=runtime_id,
         cgroup=f"/kubepods/burstable/pod{pod_uid}/{runtime_id}",
     )
+
+
+def restarted(container: NodeContainer, number: int) -> NodeContainer:
+    """Another container of the same pod and claim, with the runtime id of that number."""
+    runtime_id = RuntimeId(f"{number:064x}")
+    return replace(container, runtime_id=runtime_id, cgroup=f"/kubepods/burstable/pod{container.pod_uid}/{runtime_id}")
 
 
 class RegistryNode:
@@ -119,7 +128,7 @@ class RegistryNode:
         """The cgroup has exactly these processes."""
         folder = self.cgroups / cgroup.lstrip("/")
         folder.mkdir(parents=True, exist_ok=True)
-        _replace(folder / "cgroup.procs", "".join(f"{pid}\n" for pid in pids_there).encode())
+        write_whole(folder / "cgroup.procs", "".join(f"{pid}\n" for pid in pids_there).encode())
 
     def runs(self, container: NodeContainer, pids_there: Collection[int]) -> None:
         """The container runs these processes, and /proc shows them in it."""
@@ -127,14 +136,14 @@ class RegistryNode:
             self.process(pid, container.cgroup)
         self.populate(container.cgroup, pids_there)
 
-    def bind(self, container: NodeContainer, **changes: Any) -> None:
+    def bind(self, container: NodeContainer, /, **changes: Any) -> None:
         """dra-plugin has bound the container; `changes` to the binding of a started one."""
         self.write_binding(container, bindings.encode_binding(replace(container.binding(), **changes)))
 
     def write_binding(self, container: NodeContainer, raw: bytes) -> None:
         partition = Path(self.layout.partition(container.claim_uid, container.partition))
         (partition / "config").mkdir(parents=True, exist_ok=True)
-        _replace(partition / "binding.json", raw)
+        write_whole(partition / "binding.json", raw)
 
     def recorded(self, container: NodeContainer) -> tuple[int, ...]:
         """What pids.config of the container holds."""
@@ -177,42 +186,6 @@ class RegistryNode:
             return False
 
 
-@dataclass(slots=True)
-class DraStandIn(RegistrationsBase):
-    """dra-plugin's Registrations: keeps what it was sent, writes pids.config, or refuses with `refusal`.
-
-    For the claims of `busy_with` it is unavailable.
-    """
-
-    node: RegistryNode
-    requests: list[RecordPidsRequest] = field(default_factory=list)
-    refusal: GRPCError | None = None
-    busy_with: Collection[ClaimUid] = ()
-
-    async def record_pids(self, record_pids_request: RecordPidsRequest) -> RecordPidsResponse:
-        self.requests.append(record_pids_request)
-        if self.refusal is not None:
-            raise self.refusal
-        request = record_pids_request
-        if request.claim_uid in self.busy_with:
-            raise GRPCError(Status.UNAVAILABLE, "another operation on the claim is under way")
-        path = Path(self.node.layout.pids(ClaimUid(request.claim_uid), PartitionName(request.partition)))
-        _replace(path, pids.encode_pids(request.pids))
-        return RecordPidsResponse(changed=True)
-
-    @asynccontextmanager
-    async def serving(self) -> AsyncIterator[None]:
-        """Answers on the private socket while the context lasts."""
-        path = self.node.run_dir / "registrations" / "claims.sock"
-        path.parent.mkdir(exist_ok=True)
-        server = GrpcServer([self], name="dra stand-in", limits=Limits())
-        await server.start(sockets.publish(path, mode=0o600))
-        try:
-            yield
-        finally:
-            await server.stop(1.0)
-
-
 class ConnectedChannel(Channel):
     """A channel over a socket that somebody else connected."""
 
@@ -249,7 +222,8 @@ async def register(
     assert isinstance(answer, ContainerDeviceResponse)
 
 
-def _replace(path: Path, raw: bytes) -> None:
+def write_whole(path: Path, raw: bytes) -> None:
+    """As dra-plugin writes: renamed into place."""
     staged = path.with_name(f".new-{path.name}")
     staged.write_bytes(raw)
     staged.rename(path)

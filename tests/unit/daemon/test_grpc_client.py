@@ -15,7 +15,7 @@ import pytest
 from vgpu_daemon import context
 from vgpu_daemon.grpc_client import PeerSocket
 from vgpu_daemon.grpc_server import GrpcServer
-from vgpu_daemon.grpc_status import PeerFailed
+from vgpu_daemon.grpc_status import MethodUnknown, PeerFailed
 from vgpu_proto import registrations
 from vgpu_state import errors
 
@@ -202,7 +202,8 @@ async def test_refusal_of_the_peer_is_the_error_it_raised_with_its_sentence(
     assert str(refused.value) == str(raised)
 
 
-async def test_method_that_the_peer_lacks_is_its_failure(serving: Serving, peer: PeerSocket) -> None:
+async def test_method_that_the_peer_lacks_is_its_failure_and_told_from_others(serving: Serving, peer: PeerSocket) -> None:
+    assert issubclass(MethodUnknown, PeerFailed)
     async with serving():
-        with pytest.raises(PeerFailed, match=r"^unknown method$"):
+        with pytest.raises(MethodUnknown, match=r"^unknown method$"):
             await ask(peer, route="/vgpu.registrations.v1.Registrations/Newer")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -12,7 +14,9 @@ from grpclib.client import Channel
 
 from vgpu_registry import app
 from vgpu_registry.config import parse_config
-from vgpu_testkit.registry_node import DraStandIn, RegistryNode
+from vgpu_testkit.registry_client import Clients
+from vgpu_testkit.registry_dra import DraStandIn
+from vgpu_testkit.registry_node import RegistryNode, Started
 
 
 @pytest.fixture(scope="session")
@@ -49,6 +53,31 @@ def serving(node: RegistryNode) -> Callable[[], AbstractAsyncContextManager[asyn
                 stop.set()
 
     return serve
+
+
+@pytest.fixture
+def started(node: RegistryNode) -> Started:
+    """Runs `python -m vgpu_registry` until the context ends."""
+
+    @asynccontextmanager
+    async def start() -> AsyncIterator[asyncio.subprocess.Process]:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "vgpu_registry", *node.argv, stdout=subprocess.DEVNULL
+        )
+        try:
+            await node.until_ready()
+            yield process
+        finally:
+            if process.returncode is None:
+                process.kill()
+            await process.wait()
+
+    return start
+
+
+@pytest.fixture
+def clients(node: RegistryNode, device_client: Path) -> Clients:
+    return Clients(node, device_client)
 
 
 @pytest.fixture

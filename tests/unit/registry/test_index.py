@@ -143,6 +143,18 @@ async def test_the_partition_of_a_container_of_two_claims_is_the_one_that_no_oth
     assert [h.partition for h in await index.holdings()] == [holding.partition]
 
 
+async def test_one_partition_is_looked_at_for_one_container_without_the_rest_of_the_tree(
+    node: RegistryNode, index: Index
+) -> None:
+    await index.build()
+    node.bind(ONE)
+    partition = PartitionRef(ONE.claim_uid, ONE.partition)
+
+    assert await index.find_in(partition, ONE.runtime_id) == Holding(partition=partition, binding=ONE.binding())
+    assert await index.find_in(partition, TWO.runtime_id) is None
+    assert index.partition_by_id == {}
+
+
 async def test_a_reference_to_a_partition_that_is_gone_holds_nothing(node: RegistryNode, index: Index) -> None:
     node.bind(TWO, home=ONE.claim_uid)
     await index.build()

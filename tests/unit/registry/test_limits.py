@@ -18,13 +18,13 @@ from vgpu_registry.app import Parts
 from vgpu_registry.batches import Call
 from vgpu_registry.config import parse_config
 from vgpu_registry.limits import QueueFull
-from vgpu_registry.policy import ByName, Caller
+from vgpu_registry.policy import Caller, Words
 from vgpu_testkit.registry_node import RegistryNode, node_container, register
 
 ME = os.getpid()
 CONTAINER = node_container(1)
 CALLER = Caller(pid=ME, started_ticks=1000, pod_uid=CONTAINER.pod_uid, container_id=CONTAINER.runtime_id)
-SAID = ByName(pod_uid=CONTAINER.pod_uid, container=CONTAINER.name)
+SAID = Words(pod_uid=CONTAINER.pod_uid, container=CONTAINER.name)
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def _call() -> Call:
 async def test_a_container_has_at_most_1024_calls_held_and_another_is_not_touched(parts: Parts) -> None:
     other = node_container(2)
     other_caller = Caller(pid=7, started_ticks=1000, pod_uid=other.pod_uid, container_id=other.runtime_id)
-    other_said = ByName(pod_uid=other.pod_uid, container=other.name)
+    other_said = Words(pod_uid=other.pod_uid, container=other.name)
 
     async with asyncio.TaskGroup() as tasks:
         held = [tasks.create_task(parts.batches.join(_call(), caller=CALLER, said=SAID)) for _ in range(1024)]

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from vgpu_registry import policy
-from vgpu_registry.policy import Accept, ByName, ByUuid, Caller, Denied, Holding, Look, NotYet, PartitionRef, Seen
+from vgpu_registry.policy import Accept, Caller, Denied, Holding, Look, NotYet, PartitionRef, Question, Seen, Words
 from vgpu_state.cgroup import AmbiguousCgroup, ContainerCgroup
 from vgpu_state.claims import Binding, HolderState, PodRef
-from vgpu_state.ids import ClaimUid, ContainerName, GrantKey, PartitionName, PodUid, RuntimeId
+from vgpu_state.ids import ClaimUid, ContainerName, GrantKey, PartitionName, PodUid, RegisterUuid, RuntimeId
 
 POD = PodUid("11111111-1111-4111-8111-111111111111")
 OTHER_POD = PodUid("22222222-2222-4222-8222-222222222222")
@@ -27,8 +27,11 @@ BINDING = Binding(
 )
 HOLDING = Holding(partition=REF, binding=BINDING)
 CALLER = Caller(pid=42, started_ticks=7000, pod_uid=POD, container_id=ID)
-SAID = ByName(pod_uid=POD, container=ContainerName("main"))
+SAID = Words(pod_uid=POD, container=ContainerName("main"))
 SEEN = Seen(pids=(40, 42), caller_ticks=7000)
+TAKING_TURNS = Holding(partition=REF, binding=replace(BINDING, container=ContainerName("")))
+UUID = RegisterUuid("55555555-5555-4555-8555-555555555555")
+REFUSED = "dra-plugin refuses the register_uuid: it is of another pod"
 PLACE = ContainerCgroup(pod_uid=POD, container_id=ID, path=f"/kubepods/pod{POD}/{ID}")
 
 
@@ -94,16 +97,6 @@ def test_judge_caller_believes_the_kernel_and_one_process_only(look: Look, expec
             ),
         ),
         (
-            replace(SAID, pod_uid=OTHER_POD),
-            None,
-            SEEN,
-            Denied(
-                reason="the call says pod 22222222-2222-4222-8222-222222222222, "
-                "but process 42 is in pod 11111111-1111-4111-8111-111111111111"
-            ),
-        ),
-        (SAID, None, SEEN, NotYet(reason=f"no partition is bound to container {'a' * 64}")),
-        (
             SAID,
             replace(HOLDING, binding=replace(BINDING, pod=replace(BINDING.pod, uid=OTHER_POD))),
             SEEN,
@@ -118,6 +111,11 @@ def test_judge_caller_believes_the_kernel_and_one_process_only(look: Look, expec
             SEEN,
             Denied(reason="the call says container sidecar, but process 42 is in container main"),
         ),
+        (Words(register_uuid=UUID), HOLDING, SEEN, Accept(partition=REF, pids=(40, 42))),
+        (Words(pod_uid=POD, register_uuid=UUID), HOLDING, SEEN, Accept(partition=REF, pids=(40, 42))),
+        (Words(pod_uid=POD, register_uuid=UUID), TAKING_TURNS, SEEN, Accept(partition=REF, pids=(40, 42))),
+        (replace(SAID, container=ContainerName("sidecar")), TAKING_TURNS, SEEN, Accept(partition=REF, pids=(40, 42))),
+        (SAID, TAKING_TURNS, replace(SEEN, pids=()), NotYet(reason=f"the cgroup of container {'a' * 64} has no process")),
         (
             SAID,
             replace(HOLDING, binding=replace(BINDING, state=HolderState.STOPPED)),
@@ -137,16 +135,37 @@ def test_judge_caller_believes_the_kernel_and_one_process_only(look: Look, expec
     ],
 )
 def test_judge_registration_gives_each_verdict_with_its_reason(
-    said: ByName, holding: Holding | None, seen: Seen, expected: object
+    said: Words, holding: Holding, seen: Seen, expected: object
 ) -> None:
     assert policy.judge_registration(said, caller=CALLER, holding=holding, seen=seen) == expected
 
 
-def test_judge_words_refuses_a_register_uuid_alone() -> None:
-    assert policy.judge_words(ByUuid(), caller=CALLER) == Denied(
-        reason="the call has only a register_uuid; this build registers by pod_uid and container_name, "
-        "which stand in the container's vgpu.config"
-    )
+@pytest.mark.parametrize(
+    ("said", "uuid_refusal", "expected"),
+    [
+        (SAID, None, NotYet(reason=f"no partition is bound to container {'a' * 64}")),
+        (Words(register_uuid=UUID), None, NotYet(reason=f"no partition is bound to container {'a' * 64}")),
+        (Words(register_uuid=UUID), "it is of another pod", Denied(reason=REFUSED)),
+        (Words(pod_uid=POD, register_uuid=UUID), "it is of another pod", Denied(reason=REFUSED)),
+        (Words(container=ContainerName("main"), register_uuid=UUID), "it is of another pod", Denied(reason=REFUSED)),
+        (
+            replace(SAID, register_uuid=UUID),
+            "it is of another pod",
+            NotYet(reason=f"no partition is bound to container {'a' * 64}; {REFUSED}"),
+        ),
+    ],
+)
+def test_a_refused_uuid_ends_a_call_without_names_and_lets_one_with_names_wait(
+    said: Words, uuid_refusal: str | None, expected: object
+) -> None:
+    assert policy.judge_unbound(said, caller=CALLER, uuid_refusal=uuid_refusal) == expected
+
+
+def test_a_register_uuid_is_never_shown() -> None:
+    said = Words(pod_uid=POD, container=None, register_uuid=UUID)
+
+    assert said.question == Question(register_uuid=UUID, container=None)
+    assert UUID not in f"{said} {said.question}"
 
 
 def test_plan_list_keeps_a_short_list_and_cuts_the_gpu_holders_of_a_long_one() -> None:

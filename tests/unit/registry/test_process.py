@@ -10,8 +10,8 @@ import stat
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,35 +26,13 @@ from hypothesis import strategies as st
 from vgpu_proto.registry import ContainerDeviceResponse
 from vgpu_testkit import polling
 from vgpu_testkit.daemons import waiting_socket
-from vgpu_testkit.registry_node import RegistryNode, node_container, register
+from vgpu_testkit.registry_client import Clients
+from vgpu_testkit.registry_node import RegistryNode, Started, node_container, register
 
 ME = os.getpid()
 CONTAINER = node_container(1)
-WORDS = ("--pod-uid", CONTAINER.pod_uid, "--container-name", CONTAINER.name, "--register-uuid", "")
 ROUTE = "/registry.VDeviceRegistry/RegisterContainerDevice"
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\x04\0\0\0\0\0"
-
-Started = Callable[[], AbstractAsyncContextManager[asyncio.subprocess.Process]]
-
-
-@pytest.fixture
-def started(node: RegistryNode) -> Started:
-    """Runs `python -m vgpu_registry` until the context ends."""
-
-    @asynccontextmanager
-    async def start() -> AsyncIterator[asyncio.subprocess.Process]:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "vgpu_registry", *node.argv, stdout=subprocess.DEVNULL
-        )
-        try:
-            await node.until_ready()
-            yield process
-        finally:
-            if process.returncode is None:
-                process.kill()
-            await process.wait()
-
-    return start
 
 
 async def test_socket_is_for_everybody_in_a_directory_nobody_lists(node: RegistryNode, started: Started) -> None:
@@ -65,12 +43,12 @@ async def test_socket_is_for_everybody_in_a_directory_nobody_lists(node: Registr
 
 @pytest.mark.usefixtures("dra")
 async def test_the_device_client_registers_from_a_process_of_its_own(
-    node: RegistryNode, device_client: Path, started: Started
+    node: RegistryNode, clients: Clients, started: Started
 ) -> None:
     node.bind(CONTAINER)
 
     async with started():
-        client = await _client(node, device_client)
+        client = await clients.call(CONTAINER)
         assert await client.wait() == 0
 
     assert node.recorded(CONTAINER) == (client.pid,)
@@ -78,10 +56,10 @@ async def test_the_device_client_registers_from_a_process_of_its_own(
 
 @pytest.mark.usefixtures("dra")
 async def test_sigterm_lets_a_held_call_finish_and_leaves_the_socket(
-    node: RegistryNode, device_client: Path, started: Started
+    node: RegistryNode, clients: Clients, started: Started
 ) -> None:
     async with started() as process:
-        client = await _client(node, device_client)
+        client = await clients.call(CONTAINER)
         await node.until_held(1, reason="no partition is bound")
         process.send_signal(signal.SIGTERM)
         await polling.until(lambda: _refuses(node.socket))
@@ -288,18 +266,6 @@ async def _standing_by(node: RegistryNode) -> AsyncIterator[asyncio.subprocess.P
 
 async def _is_true(fact: bool) -> bool:
     return fact
-
-
-async def _client(node: RegistryNode, device_client: Path) -> asyncio.subprocess.Process:
-    """The device-client in the container, with the argument vector of the enforcement library; it is known before it calls."""
-    client = await asyncio.create_subprocess_exec(
-        "sh", "-c", 'read -r _ && exec "$@"', "sh", device_client, "--address", node.socket, *WORDS, stdin=subprocess.PIPE
-    )
-    node.runs(CONTAINER, [client.pid])
-    assert client.stdin is not None
-    client.stdin.write(b"\n")
-    await client.stdin.drain()
-    return client
 
 
 def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:

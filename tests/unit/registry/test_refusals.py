@@ -11,8 +11,8 @@ from grpclib.client import Channel
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
+from vgpu_testkit.registry_dra import DraStandIn
 from vgpu_testkit.registry_node import (
-    DraStandIn,
     RegistryNode,
     node_container,
     register,
@@ -67,9 +67,16 @@ async def test_a_refusal_of_dra_plugin_that_cannot_change_ends_the_call(
         ),
         ({"container_name": "sidecar"}, f"the call says container sidecar, but process {ME} is in container main"),
         (
-            {"pod_uid": "", "container_name": "", "register_uuid": "55555555-5555-4555-8555-555555555555"},
-            "the call has only a register_uuid; this build registers by pod_uid and container_name, "
-            "which stand in the container's vgpu.config",
+            {
+                "pod_uid": "99999999-1111-4111-8111-111111111111",
+                "container_name": "",
+                "register_uuid": "55555555-5555-4555-8555-555555555555",
+            },
+            f"the call says pod 99999999-1111-4111-8111-111111111111, but process {ME} is in pod {CONTAINER.pod_uid}",
+        ),
+        (
+            {"pod_uid": "", "container_name": "sidecar", "register_uuid": "55555555-5555-4555-8555-555555555555"},
+            f"the call says container sidecar, but process {ME} is in container main",
         ),
     ],
 )
@@ -84,7 +91,7 @@ async def test_a_caller_that_says_it_is_another_is_refused_at_once(
         await register(channel, CONTAINER, said=said)
 
     assert (caught.value.status, caught.value.message) == (Status.PERMISSION_DENIED, words)
-    assert dra.requests == []
+    assert (dra.binds, dra.requests) == ([], [])
 
 
 @pytest.mark.parametrize(
@@ -105,6 +112,14 @@ async def test_a_caller_that_says_it_is_another_is_refused_at_once(
         (
             {"container_name": "a/b\n"},
             "container name is 'a/b\\n'; expected a DNS label of at most 63 characters",
+        ),
+        (
+            {"register_uuid": "55555555-5555-4555-8555-55555555555F"},
+            "register uuid of 36 characters; expected a lower-case UUID",
+        ),
+        (
+            {"pod_uid": "x", "container_name": "", "register_uuid": "55555555-5555-4555-8555-555555555555"},
+            "pod uid is 'x'; expected a lower-case UUID (static pods have none)",
         ),
     ],
 )

@@ -13,9 +13,9 @@ from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
 from vgpu_state.claims import HolderState
+from vgpu_testkit.registry_dra import DraStandIn
 from vgpu_testkit.registry_node import (
     ConnectedChannel,
-    DraStandIn,
     RegistryNode,
     connect_as_another,
     node_container,
@@ -40,16 +40,6 @@ async def test_registration_records_the_containers_pids_ascending(node: Registry
         "00000001-1111-4111-8111-111111111111_main",
     )
     assert request.runtime_id == CONTAINER.runtime_id
-
-
-@pytest.mark.usefixtures("registry", "dra")
-async def test_register_uuid_is_passed_over_when_pod_and_container_are_named(node: RegistryNode, channel: Channel) -> None:
-    node.runs(CONTAINER, [ME])
-    node.bind(CONTAINER)
-
-    await register(channel, CONTAINER, said={"register_uuid": "55555555-5555-4555-8555-555555555555"})
-
-    assert node.recorded(CONTAINER) == (ME,)
 
 
 @pytest.mark.usefixtures("registry", "dra")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 from grpclib.const import Status
@@ -19,8 +20,10 @@ from vgpu_registry.processes import Processes
 from vgpu_registry.registrations_client import RegistrationsClient
 from vgpu_registry.reread import Reread
 from vgpu_state.claims import HolderState
+from vgpu_state.ids import ContainerName, PartitionName
 from vgpu_testkit import deep_cgroups
-from vgpu_testkit.registry_node import DraStandIn, RegistryNode, node_container
+from vgpu_testkit.registry_dra import DraStandIn
+from vgpu_testkit.registry_node import RegistryNode, node_container
 
 ONE = node_container(1)
 TWO = node_container(2)
@@ -38,7 +41,7 @@ async def reread(node: RegistryNode, metrics: Metrics) -> AsyncIterator[Reread]:
     path = str(node.run_dir / "registrations" / "claims.sock")
     async with PeerSocket(path, peer="dra-plugin", clock=time.monotonic) as dra:
         client = RegistrationsClient(dra)
-        turns = Batches(bindings=index, kernel=processes, recorder=client)
+        turns = Batches(bindings=index, kernel=processes, recorder=client, binder=client)
         yield Reread(tree=index, kernel=processes, recorder=client, turns=turns, metrics=metrics)
     index.close()
     processes.close()
@@ -63,6 +66,20 @@ async def test_a_changed_list_is_recorded_and_an_equal_one_is_not(
 
     assert node.recorded(ONE) == (4, 30, 31)
     assert (_count(metrics, "changed"), _count(metrics, "same")) == (2.0, 1.0)
+
+
+async def test_a_container_bound_by_its_register_uuid_is_read_again_like_any(
+    node: RegistryNode, dra: DraStandIn, reread: Reread
+) -> None:
+    container = replace(ONE, component=PartitionName("cg-0123456789ab"))
+    dra.prepare(container, register_uuid="55555555-5555-4555-8555-555555555555", containers=["warm", "serve"])
+    await reread.look_again()
+    node.bind(container, container=ContainerName(""))
+    node.populate(container.cgroup, [30, 4])
+
+    await reread.look_again()
+
+    assert node.recorded(container) == (4, 30)
 
 
 async def test_an_empty_list_is_never_recorded(node: RegistryNode, dra: DraStandIn, reread: Reread) -> None:

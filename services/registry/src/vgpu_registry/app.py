@@ -99,7 +99,7 @@ def compose(config: Config) -> Parts:
     index = Index(config.layout)
     procfs = Procfs(proc_root=config.proc_root, cgroup_root=config.cgroup_root)
     processes = Processes(procfs)
-    batches = Batches(bindings=index, kernel=processes, recorder=client)
+    batches = Batches(bindings=index, kernel=processes, recorder=client, binder=client)
     service = RegistryService(callers=processes, judge=batches, metrics=metrics, clock=time.monotonic)
     metrics.indexed.set_function(lambda: len(index.partition_by_id))
     endpoint = Endpoint(

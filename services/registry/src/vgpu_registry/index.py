@@ -65,6 +65,10 @@ class Index:
             raise NotReady("the index of containers is being built")
         return await self._in_thread(functools.partial(self._find, runtime_id, asked_ns=time.monotonic_ns()))
 
+    async def find_in(self, partition: PartitionRef, runtime_id: RuntimeId) -> Holding | None:
+        """The partition, if `runtime_id` holds it by its binding as it is on disk now: no look at the rest of the tree."""
+        return await self._in_thread(functools.partial(self._held, partition, runtime_id))
+
     async def holdings(self) -> tuple[Holding, ...]:
         """Every partition with its binding as it is on disk now.
 

@@ -5,25 +5,39 @@ Knows no files, no sockets and no wire classes. Nothing a caller says of itself 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from vgpu_state.cgroup import AmbiguousCgroup, ContainerCgroup
 from vgpu_state.claims import Binding, HolderState
-from vgpu_state.ids import ClaimUid, ContainerName, PartitionName, PodUid, RuntimeId
+from vgpu_state.ids import ClaimUid, ContainerName, PartitionName, PodUid, RegisterUuid, RuntimeId
 from vgpu_state.pids import MAX_PIDS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ByName:
-    """What a caller says of itself, by pod and container. A register UUID sent along is passed over."""
+class Words:
+    """What a caller says of itself, None where it says nothing: a register UUID, or pod and container, or more of the three."""
 
-    pod_uid: PodUid
-    container: ContainerName
+    pod_uid: PodUid | None = None
+    container: ContainerName | None = None
+    register_uuid: RegisterUuid | None = field(default=None, repr=False)
+
+    @property
+    def has_names(self) -> bool:
+        """Whether they can stand without the register UUID."""
+        return self.pod_uid is not None and self.container is not None
+
+    @property
+    def question(self) -> Question | None:
+        """What dra-plugin is asked for a container without a binding; None without a register UUID."""
+        return None if self.register_uuid is None else Question(register_uuid=self.register_uuid, container=self.container)
 
 
-@dataclass(frozen=True, slots=True)
-class ByUuid:
-    """A caller that names only its register UUID."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """May the caller's container have the partition of this register UUID? `container` is what it says its name is."""
+
+    register_uuid: RegisterUuid = field(repr=False)
+    container: ContainerName | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,49 +132,52 @@ def judge_caller(look: Look) -> Caller | NotYet | Denied:
     return Caller(pid=pid, started_ticks=look.ticks_before, pod_uid=look.place.pod_uid, container_id=look.place.container_id)
 
 
-def judge_words(said: ByName | ByUuid, *, caller: Caller) -> ByName | Denied:
-    """What was said, unless it is of no use or the kernel alone proves it wrong."""
-    if isinstance(said, ByUuid):
-        return Denied(
-            reason="the call has only a register_uuid; this build registers by pod_uid and container_name, "
-            "which stand in the container's vgpu.config"
-        )
-    if said.pod_uid != caller.pod_uid:
+def judge_words(said: Words, *, caller: Caller) -> Denied | None:
+    """Why the kernel alone proves wrong what was said; None where it does not."""
+    if said.pod_uid not in (None, caller.pod_uid):
         return Denied(reason=f"the call says pod {said.pod_uid}, but process {caller.pid} is in pod {caller.pod_uid}")
-    return said
+    return None
 
 
-def judge_holding(said: ByName, *, caller: Caller, holding: Holding | None) -> NotYet | Denied | None:
+def judge_unbound(said: Words, *, caller: Caller, uuid_refusal: str | None) -> NotYet | Denied:
+    """The verdict on a caller whose container has no partition.
+
+    `uuid_refusal` is why dra-plugin gives it none by its register UUID, None while it has not been asked. A call that has the
+    names too goes on by them.
+    """
+    reason = f"no partition is bound to container {caller.container_id}"
+    if uuid_refusal is None:
+        return NotYet(reason=reason)
+    refusal = f"dra-plugin refuses the register_uuid: {uuid_refusal}"
+    return NotYet(reason=f"{reason}; {refusal}") if said.has_names else Denied(reason=refusal)
+
+
+def judge_holding(said: Words, *, caller: Caller, holding: Holding) -> NotYet | Denied | None:
     """Why this caller cannot register with what the claims tree says of its container; None when it can."""
-    words = judge_words(said, caller=caller)
-    if isinstance(words, Denied):
-        return words
-    if holding is None:
-        return NotYet(reason=f"no partition is bound to container {caller.container_id}")
-    binding = holding.binding
+    if (refusal := judge_words(said, caller=caller)) is not None:
+        return refusal
+    binding, name = holding.binding, _called(holding.binding)
     if binding.pod.uid != caller.pod_uid:
         return Denied(
             reason=f"container {caller.container_id} is bound to pod {binding.pod.uid}, "
             f"but process {caller.pid} is in pod {caller.pod_uid}"
         )
-    if said.container != binding.container:
-        return Denied(
-            reason=f"the call says container {said.container}, but process {caller.pid} is in container {binding.container}"
-        )
+    if binding.container and said.container not in (None, binding.container):
+        return Denied(reason=f"the call says container {said.container}, but process {caller.pid} is in container {name}")
     if binding.state is HolderState.STOPPED:
-        return NotYet(reason=f"container {binding.container} is stopped")
+        return NotYet(reason=f"container {name} is stopped")
     if not binding.is_started:
-        return NotYet(reason=f"the start of container {binding.container} is not recorded yet")
+        return NotYet(reason=f"the start of container {name} is not recorded yet")
     return None
 
 
-def judge_registration(said: ByName, *, caller: Caller, holding: Holding | None, seen: Seen) -> Accept | NotYet | Denied:
+def judge_registration(said: Words, *, caller: Caller, holding: Holding, seen: Seen) -> Accept | NotYet | Denied:
     """The whole verdict, once the container's processes have been read."""
-    if (refusal := judge_holding(said, caller=caller, holding=holding)) is not None or holding is None:
-        return refusal or NotYet(reason=f"no partition is bound to container {caller.container_id}")
-    if seen.caller_ticks != caller.started_ticks:
-        return Denied(reason=f"process {caller.pid} is not the one that called any more")
-    name = holding.binding.container
+    if (refusal := judge_holding(said, caller=caller, holding=holding)) is not None:
+        return refusal
+    if (refusal := judge_process(caller, now_ticks=seen.caller_ticks)) is not None:
+        return refusal
+    name = _called(holding.binding)
     if not seen.pids:
         return NotYet(reason=f"the cgroup of container {name} has no process")
     if caller.pid not in seen.pids:
@@ -170,9 +187,21 @@ def judge_registration(said: ByName, *, caller: Caller, holding: Holding | None,
     return Accept(partition=holding.partition, pids=seen.pids)
 
 
+def judge_process(caller: Caller, *, now_ticks: int | None) -> Denied | None:
+    """Why the caller's PID says nothing of the caller any more; None while it is the same process."""
+    if now_ticks == caller.started_ticks:
+        return None
+    return Denied(reason=f"process {caller.pid} is not the one that called any more")
+
+
 def plan_list(pids: tuple[int, ...], *, gpu_holders: tuple[int, ...] | None) -> tuple[int, ...]:
     """The PIDs to record on a re-read: all, or the first 1000 of those that have a GPU open where there are more.
 
     `gpu_holders` is None where nobody looked, since the list is short enough.
     """
     return (pids if gpu_holders is None else gpu_holders)[:MAX_PIDS]
+
+
+def _called(binding: Binding) -> str:
+    """The container as a person may know it."""
+    return binding.container or binding.runtime_id

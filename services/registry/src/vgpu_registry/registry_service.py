@@ -22,8 +22,8 @@ from vgpu_registry import policy, wire
 from vgpu_registry.batches import Call
 from vgpu_registry.limits import ANSWER_S, FIRST_POLL_S, HOLD_S, LONGEST_POLL_S, QueueFull
 from vgpu_registry.metrics import Metrics
-from vgpu_registry.policy import Accept, ByName, ByUuid, Caller, Denied, NotYet
-from vgpu_state.errors import MalformedInput, NotReady, PermissionRefused
+from vgpu_registry.policy import Accept, Caller, Denied, NotYet, Words
+from vgpu_state.errors import MalformedInput, NotReady, PermissionRefused, PreconditionFailed
 
 _log = structlog.get_logger()
 
@@ -36,7 +36,7 @@ class CallerLook(Protocol):
 
 
 class Judge(Protocol):
-    async def join(self, call: Call, *, caller: Caller, said: ByName) -> Accept | Denied: ...
+    async def join(self, call: Call, *, caller: Caller, said: Words) -> Accept | Denied: ...
 
 
 class RegistryService:
@@ -86,6 +86,9 @@ class RegistryService:
         except PermissionRefused:
             verdict = "denied"
             raise
+        except PreconditionFailed as exc:
+            verdict, call.reason = "denied", str(exc)
+            raise
         except NotReady:
             verdict = "unavailable"
             raise
@@ -105,6 +108,7 @@ class RegistryService:
         Raises:
             MalformedInput: the request is not of its form.
             PermissionRefused: the caller can never register.
+            PreconditionFailed: another live container has the partition.
             NotReady: it cannot yet, at the deadline.
             QueueFull: too many calls of its container or process wait.
         """
@@ -128,17 +132,15 @@ class RegistryService:
         call.reason = ""
         return "ok"
 
-    async def _register(self, call: Call, said: ByName | ByUuid) -> Accept | Denied:
+    async def _register(self, call: Call, said: Words) -> Accept | Denied:
         caller = await self._find_caller(call)
         if isinstance(caller, Denied):
             return caller
         call.caller = caller
-        match policy.judge_words(said, caller=caller):
-            case Denied() as refusal:
-                return refusal
-            case words:
-                call.container = words.container
-                return await self._judge.join(call, caller=caller, said=words)
+        if (refusal := policy.judge_words(said, caller=caller)) is not None:
+            return refusal
+        call.container = said.container
+        return await self._judge.join(call, caller=caller, said=said)
 
     async def _find_caller(self, call: Call) -> Caller | Denied:
         for delay_s in backoff.delays_s(first_s=FIRST_POLL_S, longest_s=LONGEST_POLL_S):

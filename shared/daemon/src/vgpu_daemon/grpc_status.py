@@ -29,6 +29,10 @@ class PeerFailed(errors.VgpuError):
     """Raised when the other process answered INTERNAL or UNKNOWN: its own log says why."""
 
 
+class MethodUnknown(PeerFailed):
+    """Raised when the other process has no such method: it is of an older version than this one."""
+
+
 def from_grpc(error: GRPCError) -> errors.VgpuError:
     """The domain error that the other side raised, with its sentence."""
     message = error.message or error.status.name
@@ -37,4 +41,4 @@ def from_grpc(error: GRPCError) -> errors.VgpuError:
             return kind(message)
     if error.status in (Status.DEADLINE_EXCEEDED, Status.CANCELLED, Status.RESOURCE_EXHAUSTED):
         return errors.NotReady(message)
-    return PeerFailed(message)
+    return MethodUnknown(message) if error.status is Status.UNIMPLEMENTED else PeerFailed(message)
