@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from dataclasses import replace
 
 import pytest
@@ -73,6 +74,23 @@ async def test_a_client_waits_for_a_dra_plugin_that_is_away(node: RegistryNode, 
         await node.until_held(1, reason="dra-plugin is away")
         async with dra.serving():
             assert await client.wait() == 0
+
+    assert node.recorded(CONTAINER) == (client.pid,)
+
+
+async def test_sigterm_lets_a_call_finish_that_waits_for_dra_plugin(
+    node: RegistryNode, clients: Clients, started: Started
+) -> None:
+    dra = DraStandIn(node)
+    dra.prepare(CONTAINER, register_uuid=UUID)
+
+    async with started() as process:
+        client = await clients.call(CONTAINER, register_uuid=UUID, has_names=False)
+        await node.until_held(1, reason="dra-plugin is away")
+        process.send_signal(signal.SIGTERM)
+        async with dra.serving(), asyncio.timeout(10):
+            assert await client.wait() == 0
+            assert await process.wait() == 0
 
     assert node.recorded(CONTAINER) == (client.pid,)
 
