@@ -11,13 +11,14 @@ from pathlib import Path
 from vgpu_proto import partitions
 from vgpu_testkit import kubelet_wire, polling, trees
 from vgpu_testkit.daemons import Daemon, StackPaths, make_stack
-from vgpu_testkit.dra_calls import DraCalls, call
+from vgpu_testkit.dra_calls import EARLY_SESSION, DraCalls, call
 from vgpu_testkit.fake_host import FakeHost
 from vgpu_testkit.kubelet import Kubelet
 from vgpu_testkit.kubelet_rules import V1, PrepareAnswer
 from vgpu_testkit.kubelet_values import Claim, Device, HealthReport, KubeletRefusal, Timings
 from vgpu_testkit.manifests import Manifest, Share
 from vgpu_testkit.node import Node, build_node
+from vgpu_testkit.nri_companion import NriCompanion
 
 DRIVER = "manager.nvidia.com"
 _CDI_PREFIX = "k8s.manager.nvidia.com-claim_"
@@ -58,13 +59,14 @@ class Container:
 
 @dataclass(kw_only=True)
 class DraBench:
-    """`dra` is not started by making the bench."""
+    """`dra` is not started by making the bench. There is no nri-plugin, but `nri` says that it lives before each Prepare."""
 
     node: Node
     host: FakeHost
     dra: Daemon
     calls: DraCalls
     claims: Path
+    nri: NriCompanion
     kubelet: Kubelet | None = None
     _mounts: dict[str, Mapping[str, str]] = field(default_factory=dict)
 
@@ -101,6 +103,7 @@ class DraBench:
     async def prepare(self, *manifests: Manifest) -> list[Device]:
         """The devices of all claims in order; kubelet asks anew for each."""
         assert self.kubelet is not None
+        await self.nri.live()
         claims = [kubelet_claim(m) for m in manifests]
         answers = await self.kubelet.prepare(DRIVER, claims, sandbox_lost=True)
         return [device for claim in claims for device in answers[claim.uid]]
@@ -119,6 +122,7 @@ class DraBench:
 
     async def answers(self, *claims: Claim) -> Mapping[str, PrepareAnswer]:
         """What NodePrepareResources answers each claim, no kubelet judging it."""
+        await self.nri.live()
         async with kubelet_wire.dialled(str(self._dra_socket), Timings()) as channel:
             return await kubelet_wire.node_prepare(channel, V1, claims, timeout_s=20)
 
@@ -168,7 +172,9 @@ class DraBench:
             devices=[partitions.Device(path=path, type="c", major=195, minor=_minor(path)) for path in sorted(nodes)],
         )
 
-    async def ensure(self, manifest: Manifest, container: Container, *, session: int = 1) -> partitions.EnsurePartitionResponse:
+    async def ensure(
+        self, manifest: Manifest, container: Container, *, session: int = EARLY_SESSION
+    ) -> partitions.EnsurePartitionResponse:
         """EnsurePartition; `mounts_of` the container are what it answers and what the CDI file gives."""
         shown = self.shown(manifest, container)
         answer = await self.calls.ensure(shown, session=session)
@@ -213,7 +219,8 @@ def make_bench(root: Path, *, native: Path, options: Mapping[str, str] | None = 
     claims.mkdir()
     paths = StackPaths(claims=claims, nri_socket=root / "nri.sock", proc_root=host.proc_root, cgroup_root=host.cgroup_root)
     stack = make_stack(node, paths, options=options)
-    return DraBench(node=node, host=host, dra=stack.dra, calls=DraCalls(node.run_dir), claims=claims)
+    calls = DraCalls(node.run_dir)
+    return DraBench(node=node, host=host, dra=stack.dra, calls=calls, claims=claims, nri=NriCompanion(node.run_dir))
 
 
 def make_kubelet(node: Node, *, release: str = "1.36") -> Kubelet:

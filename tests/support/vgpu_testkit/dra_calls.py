@@ -14,6 +14,9 @@ from vgpu_proto import partitions, registrations
 STOPPED = partitions.ReleasePartitionRequest.STOPPED
 REMOVED = partitions.ReleasePartitionRequest.REMOVED
 
+EARLY_SESSION = 2
+"""A session whose containers dra-plugin has not been told: it calls before its Synchronize."""
+
 _CALL_S = 20.0
 _T = TypeVar("_T")
 
@@ -32,7 +35,9 @@ class DraCalls:
         self._partitions = run_dir / "partitions/claims.sock"
         self._registrations = run_dir / "registrations/claims.sock"
 
-    async def ensure(self, container: partitions.Container, *, session: int = 1) -> partitions.EnsurePartitionResponse:
+    async def ensure(
+        self, container: partitions.Container, *, session: int = EARLY_SESSION
+    ) -> partitions.EnsurePartitionResponse:
         request = partitions.EnsurePartitionRequest(session=session, container=container)
         return await self._partition_call("EnsurePartition", request, partitions.EnsurePartitionResponse)
 

@@ -17,7 +17,7 @@ DEAD = Container(name="dead", pid=4_000_003)
 
 
 async def occupy(bench: DraBench) -> None:
-    """HOLDER runs on HELD, STOPPED_ONE was stopped on LEFT, DEAD died unseen on LOST; no session has synchronized."""
+    """HOLDER runs on HELD, STOPPED_ONE was stopped on LEFT, DEAD died unseen on LOST; their session has not synchronized."""
     claims = (FREE, HELD, LEFT, LOST)
     for claim in claims:
         claim.write(bench.claims)

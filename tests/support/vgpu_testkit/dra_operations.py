@@ -56,8 +56,8 @@ class Scene:
         await self.bench.ensure(CLAIM, self.second)
 
     async def evict_first(self) -> None:
-        await self.bench.calls.synchronize([self.bench.shown(CLAIM, self.first)], session=2)
-        await self.bench.ensure(CLAIM, self.other, session=2)
+        await self.bench.calls.synchronize([self.bench.shown(CLAIM, self.first)], session=3)
+        await self.bench.ensure(CLAIM, self.other, session=3)
 
     async def start_first(self) -> None:
         self.bench.run(self.first)
