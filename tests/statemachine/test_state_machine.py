@@ -119,7 +119,7 @@ class NodeMachine(RuleBasedStateMachine):
             "remove": Kind(2, self._present, lambda one, _: steps.remove(one)),
             "add_pod": Kind(4, self._rooms, lambda _, told: self._add_pod(told.references)),
             "remove_pod": Kind(1, lambda: self.places, lambda place, _: self._remove_pod(place)),
-            "prepare": Kind(6, lambda: self._claims(is_prepared=False), lambda claim, _: steps.prepare(claim)),
+            "prepare": Kind(6, self._preparable, lambda claim, _: steps.prepare(claim)),
             "prepare_again": Kind(1, lambda: self._claims(is_prepared=True), lambda claim, _: steps.prepare(claim)),
             "unprepare": Kind(3, lambda: self._claims(is_prepared=True), lambda claim, _: steps.unprepare(claim)),
             "unprepare_again": Kind(1, lambda: self._claims(is_prepared=False), lambda claim, _: steps.unprepare(claim)),
@@ -207,6 +207,11 @@ class NodeMachine(RuleBasedStateMachine):
 
     def _claims(self, *, is_prepared: bool) -> list[Manifest]:
         return [claim for claim in self.model.claims if (claim.uid in self.model.specs) is is_prepared]
+
+    def _preparable(self) -> list[Manifest]:
+        """Claims that are not prepared, unless a Prepare would wait for a session that nobody is there to open."""
+        has_to_wait = self.stage.node.dra.is_up and not self.stage.node.nri.is_up
+        return [] if has_to_wait else self._claims(is_prepared=False)
 
     def _present(self) -> list[Tracked]:
         return [one for one in self.model.tracked if one.container.is_present]
