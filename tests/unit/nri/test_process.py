@@ -12,6 +12,9 @@ from pathlib import Path
 import pytest
 
 from vgpu_nri.config import Config, parse_config
+from vgpu_proto import nri
+from vgpu_testkit import nri_messages
+from vgpu_testkit.fake_partitions import FakePartitions
 from vgpu_testkit.nri_runtime_end import RuntimeEnd
 
 
@@ -74,3 +77,36 @@ async def test_process_registers_and_ends_with_0_at_sigterm(runtime: RuntimeEnd,
     await process.communicate()
     assert process.returncode == 0
     await connection.closed.wait()
+
+
+async def test_pages_of_a_large_synchronize_are_given_back(runtime: RuntimeEnd, dra: FakePartitions, config: Config) -> None:
+    """Six hundred containers, a message of 9 MB."""
+    containers = [_with_much(f"{number:064x}") for number in range(600)]
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "vgpu_nri", f"--run-dir={config.run_dir}", f"--nri-socket={config.nri_socket}",
+        stdout=subprocess.DEVNULL,
+    )  # fmt: skip
+    connection = await runtime.accept()
+    await connection.accept_registration()
+    before_mib = _resident_mib(process.pid)
+
+    await connection.call("Synchronize", nri.SynchronizeRequest(containers=containers))
+    await dra.wait_for("RenewSession")
+
+    grown_mib = _resident_mib(process.pid) - before_mib
+    process.terminate()
+    await process.wait()
+    assert grown_mib <= 10  # half of it is what the containers are held with
+
+
+def _resident_mib(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) // 256
+
+
+def _with_much(runtime_id: str) -> nri.Container:
+    """A container of ours with as much in it as a real one: a hundred variables, thirty mounts of its own."""
+    env = (nri_messages.GRANT, *(f"X{number}={'x' * 100}" for number in range(100)))
+    container = nri_messages.container(runtime_id, env=env, state=int(nri.CONTAINER_RUNNING))
+    for number in range(30):
+        container.mounts.add(destination=f"/data/{number}", source=f"/var/lib/{runtime_id}/{number}", type="bind", options=["ro"])
+    return container

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import os
 import sys
 import time
@@ -12,7 +11,7 @@ from typing import Any, NoReturn
 
 import structlog
 
-from vgpu_daemon import boottime, locks, logs, run
+from vgpu_daemon import boottime, locks, logs, memory, run
 from vgpu_daemon.endpoint import DebugSocket, Endpoint
 from vgpu_daemon.grpc_client import REDIAL_PAUSE_S, PeerSocket
 from vgpu_nri import partitions_client, policy, wire
@@ -102,8 +101,7 @@ def _warm_up() -> None:
     """The first hook must not pay for first uses, nor any for a collection that walks what start-up has left."""
     wire.warm_up()
     partitions_client.warm_up()
-    gc.collect()
-    gc.freeze()
+    memory.keep_what_lives()
 
 
 def _make_private_dirs(config: Config) -> None:

@@ -13,7 +13,7 @@ from typing import Protocol
 
 import structlog
 
-from vgpu_daemon import backoff, context
+from vgpu_daemon import backoff, context, memory
 from vgpu_daemon.grpc_status import PeerFailed
 from vgpu_nri.containers import Stage, SynchronizeReport, VgpuContainer
 from vgpu_nri.ledger import Ledger
@@ -75,6 +75,7 @@ class Lease:
                 continue
             self._complaint = ""
             self._tell(report, reported=len(containers))
+            memory.give_back()  # both lists, the runtime's and ours, were megabytes
             return
 
     async def _renew(self, session: Session) -> bool:
