@@ -8,13 +8,13 @@ from pathlib import Path
 from vgpu_dra import cdi
 from vgpu_dra.allocation import parse_allocation
 from vgpu_dra.effects.manifest_claims import ManifestClaims
-from vgpu_dra.policy import prepare
+from vgpu_dra.policy import assigners, prepare
 from vgpu_dra.policy.prepare import NodeNow
 from vgpu_dra.rules import Ratios
 from vgpu_state import bindings, records
 from vgpu_state.claims import ClaimRecord
 from vgpu_state.ids import Nonce
-from vgpu_testkit.dra_values import BINDING, BOOT_ID, CLAIM, CLAIM_UID, HOST, INVENTORY, RECORD
+from vgpu_testkit.dra_values import BINDING, BOOT_ID, CLAIM, CLAIM_UID, INVENTORY, RECORD, RULES
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 CDI_FILE = "k8s.manager.nvidia.com-claim_3f0c1f6e-8f0a-4f57-9d0e-6a6d1b2c7e10.json"
@@ -46,12 +46,9 @@ def test_cdi_file_of_the_example_manifest_is_the_example_cdi_file() -> None:
     nodes = {gpu.uuid: node(f"nvidia{gpu.minor}") for gpu in INVENTORY.gpus}
     control = tuple(node(name) for name in ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools"))
 
-    spec = cdi.encode_spec(
-        prepared_from_the_manifest(),
-        files=cdi.NodeFiles(control_nodes=control, node_by_gpu=nodes),
-        host=HOST,
-        library_version="v1.0.0",
-    )
+    record = prepared_from_the_manifest()
+    edits = {r.grant.key: assigners.device_edits(record, r, rules=RULES) for r in record.vgpus}
+    spec = cdi.encode_spec(record, files=cdi.NodeFiles(control_nodes=control, node_by_gpu=nodes), edits=edits)
 
     assert cdi.file_name(CLAIM_UID) == CDI_FILE
     assert spec == (EXAMPLES / CDI_FILE).read_bytes()

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from vgpu_dra.policy.limits import container_limits
+from vgpu_dra.policy.assigner import Granted
+from vgpu_dra.policy.limits import Holder, container_limits
 from vgpu_dra.rules import Ratios
 from vgpu_state import vgpu_config
 from vgpu_state.claims import Binding, ComputePolicy, Consumed, PodRef, PreparedVgpu
@@ -41,7 +42,9 @@ def share(index: int, *, memory_gib: int, cores: int) -> PreparedVgpu:
 def encoded(
     *shares: PreparedVgpu, holder: Binding = BINDING, policy: ComputePolicy = ComputePolicy.FIXED, ratios: Ratios = WHOLE
 ) -> bytes:
-    limits = container_limits(shares, record=replace(RECORD, policy=policy), holder=holder, inventory=INVENTORY, ratios=ratios)
+    granted = Granted(record=replace(RECORD, policy=policy), results=shares)
+    who = Holder(pod=holder.pod, container=holder.container)
+    limits = container_limits((granted,), holder=who, inventory=INVENTORY, ratios=ratios)
     return vgpu_config.encode_limits(limits)
 
 

@@ -11,21 +11,23 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from vgpu_daemon.procfs import Procfs
-from vgpu_dra import cdi
 from vgpu_dra.allocation import AllocatedResult, Allocation
 from vgpu_dra.claim_state import ClaimFiles, PreparedClaims
+from vgpu_dra.eager_bindings import EagerBindings
 from vgpu_dra.effects.claims_tree import ClaimsTree
 from vgpu_dra.effects.driver_files import NodePaths
 from vgpu_dra.effects.node import Node
 from vgpu_dra.inventory import Inventory
 from vgpu_dra.ledger import Ledger
+from vgpu_dra.partition_holders import PartitionFiles, PartitionHolders
 from vgpu_dra.partition_state import Partitions
+from vgpu_dra.synchronization import Synchronization
 from vgpu_state.claims import Binding, PodRef, PreparedGpu, PreparedResult, PreparedVgpu
 from vgpu_state.container_abi import Mount
 from vgpu_state.ids import RuntimeId
 from vgpu_state.layout import Layout
 from vgpu_state.reader import ClaimsReader
-from vgpu_testkit.dra_values import BOOT_ID, CLAIM, HOST, INVENTORY, MIG, MIG_INVENTORY, RULES, SERVER, TRAINER
+from vgpu_testkit.dra_values import BOOT_ID, CDI_MOUNTS, CLAIM, HOST, INVENTORY, MIG, MIG_INVENTORY, RULES, SERVER, TRAINER
 
 FileState = tuple[int, int, bytes]
 
@@ -87,13 +89,12 @@ class DraTree:
             boot_id=BOOT_ID,
             inventory=lambda: self.inventory,
         )
-        self.partitions = Partitions(
-            ledger=self.ledger,
-            files=self.tree,
-            node=self.node,
-            procfs=Procfs(proc_root=self.proc, cgroup_root=self.cgroups),
-            clock=lambda: self.now_s,
+        self.holders = self._holders(self.tree, Procfs(proc_root=self.proc, cgroup_root=self.cgroups))
+        self.partitions = self._partitions(self.tree, self.holders)
+        self.synchronization = Synchronization(
+            ledger=self.ledger, partitions=self.partitions, holders=self.holders, files=self.tree, node=self.node
         )
+        self.eager_bindings = EagerBindings(ledger=self.ledger, holders=self.holders, clock=lambda: self.now_s)
         self.claims = self.claims_on(self.tree)
 
     def enter_mig_mode(self) -> None:
@@ -106,6 +107,17 @@ class DraTree:
             node = self.dev_root / f"nvidia-caps/nvidia-cap{minor}"
             node.parent.mkdir(exist_ok=True)
             node.touch()
+
+    def partitions_on(self, files: PartitionFiles, procfs: Procfs | None = None) -> Partitions:
+        """EnsurePartition and the others over other files than the tree's own, or another look at processes."""
+        procfs = procfs or Procfs(proc_root=self.proc, cgroup_root=self.cgroups)
+        return self._partitions(files, self._holders(files, procfs))
+
+    def _holders(self, files: PartitionFiles, procfs: Procfs) -> PartitionHolders:
+        return PartitionHolders(ledger=self.ledger, files=files, node=self.node, procfs=procfs, clock=lambda: self.now_s)
+
+    def _partitions(self, files: PartitionFiles, holders: PartitionHolders) -> Partitions:
+        return Partitions(ledger=self.ledger, files=files, node=self.node, holders=holders, clock=lambda: self.now_s)
 
     def claims_on(self, files: ClaimFiles) -> PreparedClaims:
         """Prepare and Unprepare over other files than the tree's own."""
@@ -120,7 +132,7 @@ class DraTree:
             ledger=ledger,
             files=files,
             node=self.node,
-            still_runs=self.partitions.still_runs,
+            who_runs=self.holders.who_runs,
             clock=lambda: self.now_s,
         )
 
@@ -156,7 +168,7 @@ class DraTree:
 
     def container_mounts(self, adjustment: Iterable[Mount]) -> list[Mount]:
         """What the runtime mounts: the CDI edits, each replaced by the adjustment's mount at the same destination."""
-        by_destination = {m.destination: m for m in cdi.claim_mounts(CLAIM.uid, host=HOST, library_version="v1.0.0")}
+        by_destination = {m.destination: m for m in CDI_MOUNTS}
         return list((by_destination | {m.destination: m for m in adjustment}).values())
 
     def binding(self) -> Binding:

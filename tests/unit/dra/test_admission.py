@@ -8,6 +8,7 @@ import pytest
 
 from vgpu_dra.policy import admission
 from vgpu_dra.policy.admission import ContainerFacts, ShownDevice
+from vgpu_dra.policy.assigner import Granted
 from vgpu_dra.rules import NodeRules, parse_runtime_handlers
 from vgpu_state.claims import ClaimState, PreparedVgpu
 from vgpu_state.container_abi import Mount
@@ -30,6 +31,7 @@ from vgpu_testkit.dra_values import (
 )
 
 WHO = "container train of pod research/two-workers-0"
+TRAINED = (Granted(record=RECORD, results=(TRAINER,)),)
 BIND = ("rbind", "rprivate", "rw")
 
 
@@ -42,7 +44,7 @@ def with_mount(*mounts: Mount) -> ContainerFacts:
 
 
 def check(facts: ContainerFacts = FACTS, *, results: tuple[PreparedVgpu, ...] = (TRAINER,), rules: NodeRules = RULES) -> None:
-    admission.check_container(facts, results, rules=rules, inventory=INVENTORY)
+    admission.check_container(facts, [Granted(record=RECORD, results=results)], rules=rules, inventory=INVENTORY)
 
 
 def refused(facts: ContainerFacts, *, results: tuple[PreparedVgpu, ...] = (TRAINER,), rules: NodeRules = RULES) -> str:
@@ -64,33 +66,32 @@ def test_container_with_both_gpus_of_the_claim_is_allowed() -> None:
 # Grants
 
 
-def test_grants_of_two_claims_are_refused_naming_both() -> None:
+def test_claims_of_a_container_ascend() -> None:
     other = replace(SERVER_GRANT, claim_uid=ClaimUid("11111111-2222-4333-8444-555555555555"))
 
-    with pytest.raises(PreconditionFailed) as refusal:
-        admission.single_claim(replace(FACTS, grants=(TRAINER_GRANT, other)))
-
-    assert str(refusal.value) == (
-        f"{WHO} shows grants of 2 claims (11111111-2222-4333-8444-555555555555, 3f0c1f6e-8f0a-4f57-9d0e-6a6d1b2c7e10); one vGPU "
-        "claim is allowed"
-    )
+    assert admission.claims_of(replace(FACTS, grants=(TRAINER_GRANT, SERVER_GRANT))) == (CLAIM_UID,)
+    assert admission.claims_of(replace(FACTS, grants=(TRAINER_GRANT, other))) == (other.claim_uid, CLAIM_UID)
 
 
-def test_grants_of_one_claim_are_of_that_claim() -> None:
-    assert admission.single_claim(replace(FACTS, grants=(TRAINER_GRANT, SERVER_GRANT))) == CLAIM_UID
+def test_grants_of_another_claim_give_nothing_of_this_one() -> None:
+    other = replace(SERVER_GRANT, claim_uid=ClaimUid("11111111-2222-4333-8444-555555555555"))
+
+    granted = admission.granted_of(replace(FACTS, grants=(other, TRAINER_GRANT)), CLAIM_UID, RECORD)
+
+    assert granted == Granted(record=RECORD, results=(TRAINER,))
 
 
 def test_granted_results_stand_in_the_claims_order() -> None:
     facts = replace(FACTS, grants=(SERVER_GRANT, TRAINER_GRANT))
 
-    assert admission.granted_results(facts, RECORD) == (TRAINER, SERVER)
-    assert admission.granted_results(FACTS, RECORD) == (TRAINER,)
+    assert admission.granted_of(facts, CLAIM_UID, RECORD).results == (TRAINER, SERVER)
+    assert admission.granted_of(FACTS, CLAIM_UID, RECORD).results == (TRAINER,)
 
 
 @pytest.mark.parametrize("record", [None, replace(RECORD, state=ClaimState.STARTED)])
 def test_grant_of_a_claim_that_is_not_prepared_is_refused(record: None) -> None:
     with pytest.raises(PermissionRefused) as refusal:
-        admission.granted_results(FACTS, record)
+        admission.granted_of(FACTS, CLAIM_UID, record)
 
     assert str(refusal.value) == (
         f"{WHO} shows a grant of claim 3f0c1f6e-8f0a-4f57-9d0e-6a6d1b2c7e10, which is not prepared on this node"
@@ -109,7 +110,7 @@ def test_grant_of_a_claim_that_is_not_prepared_is_refused(record: None) -> None:
 )
 def test_grant_that_prepare_did_not_give_is_refused(grant: ShownGrant) -> None:
     with pytest.raises(PermissionRefused) as refusal:
-        admission.granted_results(replace(FACTS, grants=(grant,)), RECORD)
+        admission.granted_of(replace(FACTS, grants=(grant,)), CLAIM_UID, RECORD)
 
     assert str(refusal.value) == (
         f"{WHO}: grant 4e2893ec0fa33030 of claim research/two-workers (3f0c1f6e-8f0a-4f57-9d0e-6a6d1b2c7e10) is unknown; it was "
@@ -121,7 +122,7 @@ def test_made_up_key_is_refused() -> None:
     grant = replace(TRAINER_GRANT, key=GrantKey("0" * 16))
 
     with pytest.raises(PermissionRefused, match=r"grant 0000000000000000 of claim .* is unknown"):
-        admission.granted_results(replace(FACTS, grants=(TRAINER_GRANT, grant)), RECORD)
+        admission.granted_of(replace(FACTS, grants=(TRAINER_GRANT, grant)), CLAIM_UID, RECORD)
 
 
 # Runtime handler, privilege
@@ -223,7 +224,7 @@ def test_control_nodes_of_nvidia_are_no_gpus() -> None:
 
 def test_gpu_that_left_the_node_is_refused() -> None:
     with pytest.raises(PreconditionFailed) as refusal:
-        admission.check_container(FACTS, (TRAINER,), rules=RULES, inventory=replace(INVENTORY, gpus=(h100(0),)))
+        admission.check_container(FACTS, TRAINED, rules=RULES, inventory=replace(INVENTORY, gpus=(h100(0),)))
 
     assert str(refusal.value) == (
         f"{WHO}: GPU GPU-5e5a3bb1-7d0c-4d58-9c1a-000000000005 of request trainer is not on this node any more"
@@ -234,8 +235,8 @@ def test_node_is_looked_for_by_todays_minor() -> None:
     inventory = replace(INVENTORY, gpus=(h100(5, minor=2), h100(1, minor=5)))
 
     with pytest.raises(PermissionRefused, match="was not given its device /dev/nvidia2"):
-        admission.check_container(FACTS, (TRAINER,), rules=RULES, inventory=inventory)
-    admission.check_container(replace(FACTS, devices=(gpu_node(2),)), (TRAINER,), rules=RULES, inventory=inventory)
+        admission.check_container(FACTS, TRAINED, rules=RULES, inventory=inventory)
+    admission.check_container(replace(FACTS, devices=(gpu_node(2),)), TRAINED, rules=RULES, inventory=inventory)
 
 
 # Destinations

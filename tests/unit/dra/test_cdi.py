@@ -9,18 +9,21 @@ from typing import Any
 import pytest
 
 from vgpu_dra import cdi
+from vgpu_dra.policy import assigners
 from vgpu_state.container_abi import Mount
 from vgpu_state.ids import DeviceName, RequestName, ShareId
 from vgpu_testkit.cdi_spec import parse_json
-from vgpu_testkit.dra_values import CLAIM_UID, EAGER_RECORD, HOST, RECORD, SLICE, WHOLE, gpu_uuid
+from vgpu_testkit.dra_values import CLAIM_UID, RECORD, RULES, SLICE, WHOLE, gpu_uuid
 
 NODE = cdi.DeviceNode(path="/dev/nvidia5", host_path="/run/nvidia/driver/dev/nvidia5")
 LIBRARY = Mount(destination="/usr/local/nvidia/lib64/libcuda.so.1", source="/usr/lib64/libcuda.so.550.90.07")
 
+EDITS = {r.grant.key: assigners.device_edits(RECORD, r, rules=RULES) for r in RECORD.vgpus}
+
 
 def device(*, libraries: tuple[Mount, ...] = ()) -> dict[str, Any]:
     files = cdi.NodeFiles(node_by_gpu={gpu_uuid(5): NODE, gpu_uuid(1): NODE}, control_nodes=(), libraries=libraries)
-    spec = cdi.encode_spec(RECORD, files=files, host=HOST, library_version="v1.0.0")
+    spec = cdi.encode_spec(RECORD, files=files, edits=EDITS)
     edits: dict[str, Any] = json.loads(spec)["devices"][0]["containerEdits"]
     return edits
 
@@ -52,7 +55,7 @@ def test_node_elsewhere_on_the_host_has_its_host_path() -> None:
 def test_everything_is_an_edit_of_a_device() -> None:
     """Edits of the file itself would reach containers that were given no device of it."""
     files = cdi.NodeFiles(node_by_gpu={gpu_uuid(5): NODE, gpu_uuid(1): NODE}, libraries=(LIBRARY,))
-    spec = cdi.encode_spec(RECORD, files=files, host=HOST, library_version="v1.0.0")
+    spec = cdi.encode_spec(RECORD, files=files, edits=EDITS)
 
     assert sorted(json.loads(spec)) == ["cdiVersion", "devices", "kind"]
 
@@ -65,7 +68,7 @@ def test_whole_gpu_and_mig_device_are_nodes_and_libraries_and_nothing_else() -> 
     gpus = {gpu_uuid(i): cdi.DeviceNode(path=f"/dev/nvidia{i}", host_path=f"/dev/nvidia{i}") for i in (2, 3)}
     files = cdi.NodeFiles(control_nodes=(control,), node_by_gpu=gpus, caps_by_mig={SLICE.mig_uuid: caps}, libraries=(LIBRARY,))
 
-    spec = cdi.encode_spec(replace(RECORD, results=(WHOLE, SLICE)), files=files, host=HOST, library_version="v1.0.0")
+    spec = cdi.encode_spec(replace(RECORD, results=(WHOLE, SLICE)), files=files, edits=EDITS)
 
     parse_json(spec.decode())
     whole, mig = (d["containerEdits"] for d in json.loads(spec)["devices"])
@@ -84,7 +87,7 @@ def test_whole_gpu_and_mig_device_are_nodes_and_libraries_and_nothing_else() -> 
 def test_file_is_accepted_by_the_runtimes_rules() -> None:
     files = cdi.NodeFiles(node_by_gpu={gpu_uuid(5): NODE, gpu_uuid(1): NODE}, libraries=(LIBRARY,))
 
-    spec = parse_json(cdi.encode_spec(RECORD, files=files, host=HOST, library_version="v1.0.0").decode())
+    spec = parse_json(cdi.encode_spec(RECORD, files=files, edits=EDITS).decode())
 
     assert list(spec.devices) == [RECORD.results[0].cdi_device, RECORD.results[1].cdi_device]
 
@@ -96,11 +99,6 @@ def test_name_of_a_device_joins_what_is_there() -> None:
 
     assert name == "3f0c1f6e-8f0a-4f57-9d0e-6a6d1b2c7e10-gpu_large-vgpu-0"
     assert cdi.device_id(name) == "k8s.manager.nvidia.com/claim=3f0c1f6e-8f0a-4f57-9d0e-6a6d1b2c7e10-gpu_large-vgpu-0"
-
-
-def test_eager_claim_has_no_lazy_edits() -> None:
-    with pytest.raises(ValueError, match="no CDI edits for mode eager"):
-        cdi.encode_spec(EAGER_RECORD, files=cdi.NodeFiles(), host=HOST, library_version="v1.0.0")
 
 
 @pytest.mark.parametrize(

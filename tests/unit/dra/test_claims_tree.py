@@ -218,7 +218,7 @@ def test_unusable_binding_harms_its_claim_only_and_its_directory_stays(node: Dra
     elif spoil == "directory":
         binding.mkdir()
     else:
-        binding.write_bytes(content.replace(b'"schema": 1', b'"schema": 2'))
+        binding.write_bytes(content.replace(b'"schema": 1', b'"schema": 3'))
     inode = Path(node.agent.config(CLAIM_UID, PARTITION)).stat().st_ino
 
     ledger = recover(node)

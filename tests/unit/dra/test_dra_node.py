@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from vgpu_dra.allocation import Allocation
 from vgpu_dra.event_documents import Reason
 from vgpu_dra.kubelet_service import DraNode
 from vgpu_dra.metrics import Metrics
+from vgpu_dra.policy.assigner import THROUGH_NRI, Assignment
 from vgpu_dra.recorder import NoRecorder
 from vgpu_dra.workers import TreeWorkers
 from vgpu_proto import dra_v1
@@ -37,6 +39,10 @@ class Source:
         if refusals := self._refusals.get(claim.name):
             raise refusals.pop(0)
         return self._documents[claim.name]
+
+    async def assignment(self, doc: Mapping[str, Any], allocation: Allocation) -> Assignment:
+        del doc, allocation
+        return THROUGH_NRI
 
 
 def dra_node(tree: DraTree, source: Source) -> DraNode:

@@ -30,7 +30,7 @@ class StuckTrash:
 
 
 def housekeeping(node: DraTree, trash: StuckTrash | None = None) -> Housekeeping:
-    return Housekeeping(trash=trash or node.tree, ledger=node.ledger, claims=node.claims, still_runs=node.partitions.still_runs)
+    return Housekeeping(trash=trash or node.tree, ledger=node.ledger, claims=node.claims, is_inhabited=node.holders.is_inhabited)
 
 
 def cdi_file(node: DraTree) -> Path:

@@ -9,12 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vgpu_dra.inventory import Inventory
-from vgpu_dra.policy.limits import container_limits
+from vgpu_dra.policy.assigner import Granted
+from vgpu_dra.policy.limits import Holder, container_limits
 from vgpu_dra.rules import Ratios
 from vgpu_state.claims import ComputePolicy, Consumed, PreparedVgpu
 from vgpu_state.errors import PreconditionFailed
 from vgpu_state.vgpu_config import Limits, Slot
-from vgpu_testkit.dra_values import BINDING, GIB, INVENTORY, RECORD, SERVER, TRAINER, gpu_uuid, h100
+from vgpu_testkit.dra_values import GIB, INVENTORY, POD, RECORD, SERVER, TRAINER, gpu_uuid, h100
 
 WHOLE = Ratios()
 WHO = "claim research/two-workers (3f0c1f6e-8f0a-4f57-9d0e-6a6d1b2c7e10)"
@@ -27,7 +28,9 @@ def limits(
     ratios: Ratios = WHOLE,
 ) -> Limits:
     record = replace(RECORD, policy=policy)
-    return container_limits(shares, record=record, holder=BINDING, inventory=inventory, ratios=ratios)
+    granted = Granted(record=record, results=shares)
+    holder = Holder(pod=POD, container="train")
+    return container_limits((granted,), holder=holder, inventory=inventory, ratios=ratios)
 
 
 def share(cores: int, memory: int) -> PreparedVgpu:

@@ -6,17 +6,18 @@ from dataclasses import replace
 
 import pytest
 
+from vgpu_dra.cdi import Edits
 from vgpu_dra.policy import partition
 from vgpu_dra.policy.admission import ContainerFacts
+from vgpu_dra.policy.assigner import Granted, Placement
 from vgpu_dra.policy.partition import Confirm, Holders, Make
-from vgpu_state.claims import Binding, HolderState, PodRef
-from vgpu_state.container_abi import Mount
+from vgpu_state.claims import Binding, ClaimRecord, HolderState, PodRef
 from vgpu_state.errors import NotReady, PreconditionFailed, Superseded
 from vgpu_state.ids import ContainerName, PartitionName, PodUid, RuntimeId
 from vgpu_testkit.dra_values import (
     BINDING,
+    CLAIM_UID,
     FACTS,
-    HOST,
     NEXT_RUNTIME_ID,
     PARTITION,
     RECORD,
@@ -40,18 +41,24 @@ HOLDER = Binding(
 )
 
 
-def holders(*held: Binding, live: frozenset[PartitionName] = frozenset(), may_evict: bool = True) -> Holders:
+PLACEMENT = Placement(claim_uid=CLAIM_UID, name=PARTITION, adjustment=Edits())
+
+
+def holders(*held: Binding, live: frozenset[PartitionName] = frozenset(), record: ClaimRecord = RECORD) -> Holders:
     bindings = {PartitionName(f"{b.pod.uid}_{b.container}"): b for b in held}
-    return Holders(record=RECORD, bindings=bindings, live=live, may_evict=may_evict)
+    return Holders(granted=Granted(record=record, results=()), bindings=bindings, live=live)
 
 
-def ensure(held: Holders, facts: ContainerFacts = FACTS) -> Confirm | Make:
-    results = tuple(r for r in RECORD.vgpus if r.grant.key in {g.key for g in facts.grants})
-    return partition.plan_ensure(facts, results=results, holders=held, session=SESSION)
+def ensure(held: Holders, facts: ContainerFacts = FACTS, *, may_evict: bool = True) -> Confirm | Make:
+    shown = {g.key for g in facts.grants}
+    record = held.granted.record
+    granted = Granted(record=record, results=tuple(r for r in record.vgpus if r.grant.key in shown))
+    claims = [replace(held, granted=granted)]
+    return partition.plan_ensure(facts, placement=PLACEMENT, claims=claims, session=SESSION, may_evict=may_evict)
 
 
 def test_free_request_makes_a_partition_for_this_runtime_id() -> None:
-    assert ensure(holders()) == Make(binding=BINDING, evicted={})
+    assert ensure(holders()) == Make(binding=BINDING, references={}, evicted=[])
 
 
 def test_container_with_both_requests_holds_both() -> None:
@@ -63,13 +70,13 @@ def test_container_with_both_requests_holds_both() -> None:
 def test_same_runtime_id_confirms_what_is_there() -> None:
     started = replace(BINDING, cgroup="/kubepods/x", session=1)
 
-    assert ensure(holders(started, live=frozenset({PARTITION}), may_evict=False)) == Confirm(binding=started)
+    assert ensure(holders(started, live=frozenset({PARTITION})), may_evict=False) == Confirm(binding=started)
 
 
 def test_newer_runtime_id_of_the_same_container_takes_over_while_the_old_one_lives() -> None:
-    plan = ensure(holders(BINDING, live=frozenset({PARTITION}), may_evict=False), replace(FACTS, runtime_id=NEXT_RUNTIME_ID))
+    plan = ensure(holders(BINDING, live=frozenset({PARTITION})), replace(FACTS, runtime_id=NEXT_RUNTIME_ID), may_evict=False)
 
-    assert plan == Make(binding=replace(BINDING, runtime_id=NEXT_RUNTIME_ID), evicted={})
+    assert plan == Make(binding=replace(BINDING, runtime_id=NEXT_RUNTIME_ID), references={}, evicted=[])
 
 
 def test_stopped_runtime_id_is_superseded() -> None:
@@ -102,24 +109,24 @@ def test_one_shared_request_of_several_is_enough_to_refuse() -> None:
 def test_holder_of_another_request_is_no_matter() -> None:
     other = replace(HOLDER, grants=(SERVER.grant.key,))
 
-    assert ensure(holders(other, live=frozenset({OTHER}))) == Make(binding=BINDING, evicted={})
+    assert ensure(holders(other, live=frozenset({OTHER}))) == Make(binding=BINDING, references={}, evicted=[])
 
 
 def test_stopped_holder_has_freed_its_request() -> None:
     stopped = replace(HOLDER, state=HolderState.STOPPED)
 
-    assert ensure(holders(stopped, may_evict=False)) == Make(binding=BINDING, evicted={})
+    assert ensure(holders(stopped), may_evict=False) == Make(binding=BINDING, references={}, evicted=[])
 
 
 def test_dead_holder_is_evicted_once_the_runtime_has_said_who_lives() -> None:
     plan = ensure(holders(HOLDER))
 
-    assert plan == Make(binding=BINDING, evicted={OTHER: replace(HOLDER, state=HolderState.STOPPED)})
+    assert plan == Make(binding=BINDING, references={}, evicted=[(CLAIM_UID, OTHER, replace(HOLDER, state=HolderState.STOPPED))])
 
 
 def test_dead_holder_stays_until_the_runtime_has_said_who_lives() -> None:
     with pytest.raises(NotReady) as refusal:
-        ensure(holders(HOLDER, may_evict=False))
+        ensure(holders(HOLDER), may_evict=False)
 
     assert str(refusal.value) == (
         "container train of pod research/two-workers-0: the runtime has not yet said which containers live; request trainer may "
@@ -129,12 +136,11 @@ def test_dead_holder_stays_until_the_runtime_has_said_who_lives() -> None:
 
 def test_two_shares_of_one_request_are_one_holding() -> None:
     """Requests are exclusive, not devices: a count of two is one request with two results."""
-    second = replace(SERVER, request=TRAINER.request)
-    record = replace(RECORD, results=(TRAINER, second))
-    held = Holders(record=record, bindings={OTHER: HOLDER}, live=frozenset({OTHER}), may_evict=True)
+    record = replace(RECORD, results=(TRAINER, replace(SERVER, request=TRAINER.request)))
+    held = holders(HOLDER, live=frozenset({OTHER}), record=record)
 
     with pytest.raises(PreconditionFailed, match="wants request trainer"):
-        partition.plan_ensure(FACTS, results=(second,), holders=held, session=SESSION)
+        ensure(held, replace(FACTS, grants=(replace(SERVER_GRANT, request=TRAINER.request),)))
 
 
 @pytest.mark.parametrize(
@@ -169,32 +175,3 @@ def test_kernel_is_not_asked_where_its_answer_changes_nothing(binding: Binding, 
 
     assert partition.is_holder_live(binding, still_runs=still_runs, age_s=0.0) is is_live
     assert asked == []
-
-
-def test_adjustment_mounts_the_containers_own_limits_and_fresh_scratch() -> None:
-    config, *scratch = partition.adjustment_mounts(RECORD, PARTITION, host=HOST)
-
-    assert config == Mount(
-        destination="/etc/vgpu-manager/config",
-        source=(
-            "/etc/vgpu-manager/claims/3f0c1f6e-8f0a-4f57-9d0e-6a6d1b2c7e10/0b9c2a3e-54f1-4c86-9b57-2f1d2b8f4c11_train/config"
-        ),
-        type="bind",
-        options=("ro", "nosuid", "nodev", "bind"),
-    )
-    assert [(m.destination, m.source, m.type) for m in scratch] == [
-        ("/tmp/.vgpu_lock", "tmpfs", "tmpfs"),
-        ("/tmp/.vmem_node", "tmpfs", "tmpfs"),
-        ("/tmp/.sm_node", "tmpfs", "tmpfs"),
-    ]
-    assert {m.options for m in scratch} == {("rw", "nosuid", "nodev", "noexec", "size=2m", "nr_inodes=64", "mode=0777")}
-
-
-def test_adjustment_says_who_the_container_is_and_shadows_a_register_uuid_of_its_image() -> None:
-    assert partition.adjustment_env(BINDING) == (
-        ("VGPU_POD_NAME", "two-workers-0"),
-        ("VGPU_POD_NAMESPACE", "research"),
-        ("VGPU_POD_UID", "0b9c2a3e-54f1-4c86-9b57-2f1d2b8f4c11"),
-        ("VGPU_CONTAINER_NAME", "train"),
-        ("MANAGER_CLIENT_REGISTER_UUID", ""),
-    )

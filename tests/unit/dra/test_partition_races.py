@@ -11,7 +11,6 @@ import pytest
 from vgpu_daemon.procfs import Procfs
 from vgpu_dra.assignments import Replayed
 from vgpu_dra.effects.claims_tree import ClaimsTree
-from vgpu_dra.partition_state import Partitions
 from vgpu_dra.policy.admission import ContainerFacts
 from vgpu_state.claims import Binding
 from vgpu_state.errors import Superseded
@@ -25,7 +24,7 @@ class InterruptedTree(ClaimsTree):
 
     meanwhile: Callable[[], None]
 
-    def make_partition(self, uid: ClaimUid, name: PartitionName, *, limits: bytes, binding: Binding) -> None:
+    def make_partition(self, uid: ClaimUid, name: PartitionName, *, limits: bytes | None, binding: Binding | None) -> None:
         self.meanwhile()
         super().make_partition(uid, name, limits=limits, binding=binding)
 
@@ -50,13 +49,7 @@ def facts(node: DraTree) -> ContainerFacts:
 def test_release_during_ensure_leaves_no_partition(node: DraTree, facts: ContainerFacts) -> None:
     """nri-plugin's deadline passed while the disk was slow: the runtime has undone the create before Ensure is through."""
     tree = InterruptedTree(node.agent, node.cdi_dir)
-    partitions = Partitions(
-        ledger=node.ledger,
-        files=tree,
-        node=node.node,
-        procfs=Procfs(proc_root=node.proc, cgroup_root=node.cgroups),
-        clock=lambda: node.now_s,
-    )
+    partitions = node.partitions_on(tree)
 
     def undo() -> None:
         partitions.stop(RUNTIME_ID)
@@ -75,7 +68,7 @@ def test_start_that_nri_plugin_missed_is_recorded_at_synchronize(node: DraTree, 
     assigned = node.partitions.ensure(facts, session=SESSION)
     node.run_container(RUNTIME_ID, POD, [41, 42], mounts=node.container_mounts(assigned.mounts))
 
-    found = node.partitions.synchronize(SESSION + 1, [Replayed(runtime_id=RUNTIME_ID, facts=facts, pid=41)])
+    found = node.synchronization.synchronize(SESSION + 1, [Replayed(runtime_id=RUNTIME_ID, facts=facts, pid=41)])
 
     assert (found.unbound, found.drifted, found.released) == ((), (), ())
     assert node.binding().is_started
@@ -87,7 +80,7 @@ def test_missed_start_that_cannot_be_recorded_is_drift(node: DraTree, facts: Con
     node.partitions.ensure(facts, session=SESSION)
     node.run_container(RUNTIME_ID, POD, [41])  # none of our mounts
 
-    found = node.partitions.synchronize(SESSION + 1, [Replayed(runtime_id=RUNTIME_ID, facts=facts, pid=41)])
+    found = node.synchronization.synchronize(SESSION + 1, [Replayed(runtime_id=RUNTIME_ID, facts=facts, pid=41)])
 
     assert found.drifted == (RUNTIME_ID,)
     assert not node.binding().is_started
@@ -98,7 +91,7 @@ def test_containers_that_have_no_process_yet_are_left_alone_at_synchronize(node:
     before = node.snapshot()
 
     replayed = [Replayed(runtime_id=RUNTIME_ID, facts=facts), Replayed(runtime_id=NEXT_RUNTIME_ID, facts=facts, pid=43)]
-    found = node.partitions.synchronize(SESSION + 1, replayed)
+    found = node.synchronization.synchronize(SESSION + 1, replayed)
 
     assert (found.unbound, found.drifted) == ((NEXT_RUNTIME_ID,), ())
     assert node.snapshot() == before
@@ -108,7 +101,7 @@ def test_restart_in_place_does_not_ask_for_the_processes_of_its_predecessor(node
     """Those may be many cgroups, and the partition changes hands whatever is in them."""
     procfs = AskedProcfs(proc_root=node.proc, cgroup_root=node.cgroups)
     procfs.asked = []
-    partitions = Partitions(ledger=node.ledger, files=node.tree, node=node.node, procfs=procfs, clock=lambda: node.now_s)
+    partitions = node.partitions_on(node.tree, procfs)
     partitions.ensure(facts, session=SESSION)
     node.now_s += 500
 

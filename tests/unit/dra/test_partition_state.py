@@ -210,7 +210,7 @@ def test_holder_whose_stop_was_lost_is_evicted_after_synchronize(
 
     with pytest.raises(NotReady, match="the runtime has not yet said which containers live"):
         node.partitions.ensure(other, session=SESSION)
-    node.partitions.synchronize(SESSION, [])
+    node.synchronization.synchronize(SESSION, [])
     node.partitions.ensure(other, session=SESSION)
 
     evicted = node.reader.binding(CLAIM_UID, PARTITION)
@@ -221,18 +221,18 @@ def test_holder_whose_stop_was_lost_is_evicted_after_synchronize(
 def test_no_holder_is_evicted_on_the_word_of_an_earlier_session(
     node: DraTree, facts: ContainerFacts, other: ContainerFacts
 ) -> None:
-    node.partitions.synchronize(SESSION, [])
+    node.synchronization.synchronize(SESSION, [])
     node.partitions.ensure(facts, session=SESSION)
     node.now_s += 121
 
     with pytest.raises(NotReady, match="the runtime has not yet said which containers live"):
         node.partitions.ensure(other, session=SESSION + 1)
-    node.partitions.synchronize(SESSION + 1, [Replayed(runtime_id=RUNTIME_ID, facts=facts)])
+    node.synchronization.synchronize(SESSION + 1, [Replayed(runtime_id=RUNTIME_ID, facts=facts)])
     assert node.partitions.ensure(other, session=SESSION + 1).is_new
 
 
 def test_holder_that_never_started_counts_for_two_minutes(node: DraTree, facts: ContainerFacts, other: ContainerFacts) -> None:
-    node.partitions.synchronize(SESSION, [])
+    node.synchronization.synchronize(SESSION, [])
     node.partitions.ensure(facts, session=SESSION)
 
     node.now_s += 119
@@ -245,7 +245,7 @@ def test_holder_that_never_started_counts_for_two_minutes(node: DraTree, facts: 
 def test_holder_whose_start_is_not_recorded_lives_by_its_cgroup(
     node: DraTree, facts: ContainerFacts, other: ContainerFacts
 ) -> None:
-    node.partitions.synchronize(SESSION, [])
+    node.synchronization.synchronize(SESSION, [])
     node.partitions.ensure(facts, session=SESSION)
     node.run_container(RUNTIME_ID, POD, [41])
     node.now_s += 500
@@ -263,7 +263,7 @@ def test_holder_whose_processes_are_too_deep_to_be_seen_is_not_evicted(
 ) -> None:
     start(node.partitions.ensure(facts, session=SESSION), RUNTIME_ID)
     node.partitions.record_start(RUNTIME_ID, 41)
-    node.partitions.synchronize(SESSION, [])
+    node.synchronization.synchronize(SESSION, [])
     own = node.cgroups / node.binding().cgroup.lstrip("/")
     (own / "cgroup.procs").write_text("")
     deep.below(own, 10_000)
@@ -449,7 +449,7 @@ def test_released_id_is_forgotten_after_ten_minutes(node: DraTree, facts: Contai
 def test_synchronize_tells_the_containers_that_run_without_a_binding(node: DraTree, facts: ContainerFacts) -> None:
     node.partitions.ensure(facts, session=SESSION)
 
-    found = node.partitions.synchronize(
+    found = node.synchronization.synchronize(
         SESSION, [Replayed(runtime_id=RUNTIME_ID, facts=facts), Replayed(runtime_id=OTHER_ID, facts=None)]
     )
 
@@ -461,7 +461,7 @@ def test_synchronize_tells_a_limits_file_that_differs_and_does_not_repair_it(nod
     limits = claims_path(node, f"{CONFIG}/vgpu.config")
     limits.write_bytes(b"\0" * 8192)
 
-    found = node.partitions.synchronize(SESSION, [Replayed(runtime_id=RUNTIME_ID, facts=facts)])
+    found = node.synchronization.synchronize(SESSION, [Replayed(runtime_id=RUNTIME_ID, facts=facts)])
 
     assert found.drifted == (RUNTIME_ID,)
     assert limits.read_bytes() == b"\0" * 8192
@@ -470,7 +470,7 @@ def test_synchronize_tells_a_limits_file_that_differs_and_does_not_repair_it(nod
 def test_malformed_grants_mark_their_container_as_drifted(node: DraTree, facts: ContainerFacts) -> None:
     node.partitions.ensure(facts, session=SESSION)
 
-    found = node.partitions.synchronize(SESSION, [Replayed(runtime_id=RUNTIME_ID, facts=None)])
+    found = node.synchronization.synchronize(SESSION, [Replayed(runtime_id=RUNTIME_ID, facts=None)])
 
     assert found.drifted == (RUNTIME_ID,)
 
@@ -479,7 +479,7 @@ def test_gpu_that_moved_to_another_index_is_drift(node: DraTree, facts: Containe
     node.partitions.ensure(facts, session=SESSION)
     node.inventory = replace(INVENTORY, gpus=(replace(h100(5), index=0), h100(1)))
 
-    found = node.partitions.synchronize(SESSION, [Replayed(runtime_id=RUNTIME_ID, facts=facts)])
+    found = node.synchronization.synchronize(SESSION, [Replayed(runtime_id=RUNTIME_ID, facts=facts)])
 
     assert found.drifted == (RUNTIME_ID,)
 
@@ -491,7 +491,7 @@ def test_binding_of_an_earlier_session_whose_container_is_gone_is_released(
     node.partitions.record_start(RUNTIME_ID, 41)
     node.end_container(RUNTIME_ID, POD)
 
-    assert node.partitions.synchronize(SESSION + 1, []).released == (RUNTIME_ID,)
+    assert node.synchronization.synchronize(SESSION + 1, []).released == (RUNTIME_ID,)
     assert node.reader.partitions(CLAIM_UID) == []
 
 
@@ -501,17 +501,17 @@ def test_binding_is_not_released_while_it_may_live(
     start(node.partitions.ensure(facts, session=SESSION), RUNTIME_ID)
     node.partitions.record_start(RUNTIME_ID, 41)
 
-    assert node.partitions.synchronize(SESSION + 1, []).released == ()  # its cgroup has processes
+    assert node.synchronization.synchronize(SESSION + 1, []).released == ()  # its cgroup has processes
     node.end_container(RUNTIME_ID, POD)
     replayed = [Replayed(runtime_id=RUNTIME_ID, facts=facts)]
-    assert node.partitions.synchronize(SESSION + 1, replayed).released == ()  # the runtime has it
-    assert node.partitions.synchronize(SESSION, []).released == ()  # it is of this session
+    assert node.synchronization.synchronize(SESSION + 1, replayed).released == ()  # the runtime has it
+    assert node.synchronization.synchronize(SESSION, []).released == ()  # it is of this session
 
 
 def test_synchronized_session_is_the_last_one(node: DraTree) -> None:
     assert node.partitions.synchronized_session == 0
 
-    node.partitions.synchronize(SESSION, [])
+    node.synchronization.synchronize(SESSION, [])
 
     assert node.partitions.synchronized_session == SESSION
 

@@ -184,7 +184,7 @@ def test_field_of_another_wire_type_really_comes_through_the_decoder() -> None:
         ({"partition": []}, "partition is no text"),
         ({"runtime_id": 5}, "runtime_id is no text"),
         ({"claim_uid": "x"}, "claim uid is 'x'; expected a lower-case UUID"),
-        ({"partition": ".trash"}, "partition is '.trash'; expected <pod uid>_<container name>"),
+        ({"partition": ".trash"}, "partition is '.trash'; expected <pod uid>_<container name>, or cg- and 12 hex digits"),
         ({"runtime_id": "x"}, "runtime container id is 'x'; expected 64 lower-case hex digits"),
         ({"pids": 5}, "pids is no list of positive PIDs"),
         ({"pids": ["5"]}, "pids is no list of positive PIDs"),

@@ -234,7 +234,29 @@ async def test_start_told_by_state_change_is_recorded_too(attached: PluginConnec
     answer = await attached.call("StateChange", messages.state_change(nri.START_CONTAINER, messages.container(pid=4711)))
 
     assert answer == Response()
-    assert dra.asked("RecordStart") == [partitions.RecordStartRequest(runtime_id=ID, pid=4711)]
+    (asked,) = dra.asked("RecordStart")
+    assert (asked.runtime_id, asked.pid) == (ID, 4711)
+
+
+async def test_start_of_a_container_that_was_created_through_us_is_told_by_its_id_alone(
+    attached: PluginConnection, dra: FakePartitions
+) -> None:
+    await attached.call("CreateContainer", messages.create())
+
+    await attached.call("StartContainer", messages.start(ID))
+
+    (asked,) = dra.asked("RecordStart")
+    assert (asked.session, asked.HasField("container")) == (0, False)
+
+
+async def test_start_of_another_container_tells_dra_plugin_all_of_it(attached: PluginConnection, dra: FakePartitions) -> None:
+    """It may have been created while we were away, on a partition that was there before it."""
+    await attached.call("StartContainer", messages.start("b" * 64))
+
+    (asked,) = dra.asked("RecordStart")
+    assert asked.session > 0
+    assert (asked.container.runtime_id, asked.container.name, asked.container.pid) == ("b" * 64, "train", asked.pid)
+    assert [g.key for g in asked.container.grants] == ["0123456789abcdef"]
 
 
 async def test_start_is_stopped_by_what_dra_plugin_finds(attached: PluginConnection, dra: FakePartitions) -> None:

@@ -27,7 +27,7 @@ class _Broken:
     async def ensure(self, container: VgpuContainer, *, session_id: int, deadline_s: float) -> Adjustment:
         raise KeyError("partition")
 
-    async def record_start(self, runtime_id: str, pid: int, *, deadline_s: float) -> None:
+    async def record_start(self, container: VgpuContainer, *, unplaced_in: int | None, deadline_s: float) -> None:
         raise RuntimeError("boom")
 
     async def release(self, runtime_id: str, stage: Stage, *, deadline_s: float) -> None:

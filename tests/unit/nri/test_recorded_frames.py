@@ -65,8 +65,8 @@ class _RecordedPartitions:
             partition="",
         )
 
-    async def record_start(self, runtime_id: str, pid: int, *, deadline_s: float) -> None:
-        self.asked.append(("record_start", "pid" if pid > 1 else "none"))
+    async def record_start(self, container: VgpuContainer, *, unplaced_in: int | None, deadline_s: float) -> None:
+        self.asked.append(("record_start", "pid" if container.pid > 1 else "none"))
         assert self._start is not None
         if self._start.code:
             raise PreconditionFailed(self._start.message)

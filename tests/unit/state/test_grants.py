@@ -95,13 +95,13 @@ def test_nonce_is_in_no_text_of_a_grant() -> None:
 def test_grants_beyond_one_more_than_a_container_can_have_are_not_even_read() -> None:
     env = (f"VGPU_GRANT_{i:016x}={VALUE}" for i in range(1_000_000_000))
 
-    assert len(grants.grant_entries(env)) == 33
+    assert len(grants.grant_entries(env)) == 129
 
 
-def test_more_grants_than_a_claim_can_give_are_refused() -> None:
-    grants.check_count(32)
+def test_more_grants_than_a_container_can_have_are_refused() -> None:
+    grants.check_count(128)
 
     with pytest.raises(MalformedInput) as refusal:
-        grants.check_count(33)
+        grants.check_count(129)
 
-    assert str(refusal.value) == "more than 32 grants (VGPU_GRANT_…) are shown; a claim gives at most 32"
+    assert str(refusal.value) == "more than 128 grants (VGPU_GRANT_…) are shown; a container has at most 128"

@@ -7,24 +7,23 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import structlog
 
-from vgpu_daemon import boottime, locks, logs, procfs, run
+from vgpu_daemon import boottime, locks, logs, run
 from vgpu_daemon.endpoint import Endpoint
 from vgpu_daemon.grpc_client import PeerSocket
 from vgpu_daemon.run import StartFailed
 from vgpu_dra import config, debug, pod_resources_client, private_sockets, startup, vanished_claims
-from vgpu_dra.claim_state import PreparedClaims
+from vgpu_dra.assignment_mode import AssignmentMode
+from vgpu_dra.claim_consumers import ClaimConsumers, PodSource
+from vgpu_dra.claim_lookup import ClaimLookup, Source
 from vgpu_dra.confirmation import Confirmation
 from vgpu_dra.control_plane import ControlPlane
-from vgpu_dra.effects.claims_tree import ClaimsTree
 from vgpu_dra.effects.health_file import HealthFile
 from vgpu_dra.effects.manifest_claims import DirectorySource, ManifestClaims
-from vgpu_dra.effects.node import Node
 from vgpu_dra.effects.nvml import NvmlReader
 from vgpu_dra.effects.nvml_events import EventListener
 from vgpu_dra.effects.nvml_library import NvmlLibrary
@@ -32,15 +31,12 @@ from vgpu_dra.feature_gates import Gate
 from vgpu_dra.gpus import Gpus
 from vgpu_dra.health_monitor import HealthMonitor
 from vgpu_dra.health_service import HealthReports
-from vgpu_dra.housekeeping import Housekeeping
-from vgpu_dra.kubelet_service import ClaimSource, DraNode
+from vgpu_dra.kubelet_service import DraNode
 from vgpu_dra.kubelet_sockets import KubeletSockets
-from vgpu_dra.ledger import Ledger
 from vgpu_dra.metrics import Metrics
-from vgpu_dra.partition_state import Partitions
+from vgpu_dra.node_state import NodeState
 from vgpu_dra.partitions_service import PartitionsService
 from vgpu_dra.pod_resources_client import PodResourcesClient
-from vgpu_dra.policy.compatibility import compatibility_mode
 from vgpu_dra.recorder import NoRecorder, Recorder
 from vgpu_dra.registrations_service import RegistrationsService
 from vgpu_dra.session_watch import SessionWatch
@@ -63,62 +59,39 @@ class App:
     def __init__(self, settings: config.Config) -> None:
         self._settings = settings
         self._phase = "starting"
-        self._ledger = Ledger()
         self._metrics = Metrics()
         self._workers = TreeWorkers()
-        self._tree = ClaimsTree(settings.agent, settings.cdi_dir)
         self._boot_id = startup.boot_id(settings.proc_root)
         self._nvml = NvmlLibrary(settings.paths.driver_root)
         self._health = self._health_check()
         self._gpus = Gpus(NvmlReader(self._nvml).look, on_change=self._inventory_changed, watcher=self._health)
         self._health.look_soon = self._gpus.look_soon
-        mode = compatibility_mode(settings.gates, has_only_cgroup_v2=procfs.has_only_cgroup_v2(settings.cgroup_root))
-        node = Node(
-            agent=settings.agent,
-            rules=replace(settings.rules, compatibility=mode),
-            paths=settings.paths,
-            boot_id=self._boot_id,
-            inventory=self._gpus.inventory,
-        )
-        self._partitions = Partitions(
-            ledger=self._ledger,
-            files=self._tree,
-            node=node,
-            procfs=procfs.Procfs(proc_root=settings.proc_root, cgroup_root=settings.cgroup_root),
-            clock=boottime.boottime_s,
-        )
-        self._claims = PreparedClaims(
-            ledger=self._ledger,
-            files=self._tree,
-            node=node,
-            still_runs=self._partitions.still_runs,
-            clock=boottime.boottime_s,
-        )
-        self._housekeeping = Housekeeping(
-            trash=self._tree, ledger=self._ledger, claims=self._claims, still_runs=self._partitions.still_runs
-        )
+        self._state = state = NodeState(settings, boot_id=self._boot_id, inventory=self._gpus.inventory)
+        self._claims, self._housekeeping = state.claims, state.housekeeping
         self._control_plane: ControlPlane | None = None
         self._recorder: Recorder = NoRecorder()
-        self._dra = DraNode(self._claims, self._claim_source(), self._workers, self._metrics, clock=boottime.boottime_s)
-        self._dra.after_removal = self._housekeeping.empty_trash_soon
-        self._dra.recorder = self._recorder
-        reports = HealthReports(self._health, self._gpus.inventory, pool=settings.node_name)
-        self._kubelet = KubeletSockets(self._dra, reports, settings.kubelet, clock=boottime.boottime_s)
+        source, pods = self._claim_sources()
         pod_resources = str(settings.kubelet_dir / pod_resources_client.SOCKET)
         self._pod_resources = PeerSocket(pod_resources, peer="kubelet", clock=boottime.boottime_s)
         told = PodResourcesClient(self._pod_resources, clock=boottime.boottime_s)
         self._partitions_service = PartitionsService(
-            self._partitions,
-            Confirmation(told, self._ledger, self._metrics),
+            state.synchronization,
+            Confirmation(told, state.ledger, self._metrics),
             self._workers,
             self._metrics,
             after_removal=self._housekeeping.empty_trash_soon,
         )
         self._partitions_service.recorder = self._recorder
-        self._session_watch = SessionWatch(
-            lambda: self._partitions_service.lease.renewed_at_s, self._recorder, clock=time.monotonic
-        )
-        self._metrics.watch(self._ledger)
+        lease = self._partitions_service.lease
+        self._mode = AssignmentMode(lease, is_nri_supported=settings.gates.is_on(Gate.NRI_SUPPORT), clock=time.monotonic)
+        lookup = ClaimLookup(source, self._mode, ClaimConsumers(pods))
+        self._dra = DraNode(self._claims, lookup, self._workers, self._metrics, clock=boottime.boottime_s)
+        self._dra.after_removal = self._housekeeping.empty_trash_soon
+        self._dra.recorder = self._recorder
+        reports = HealthReports(self._health, self._gpus.inventory, pool=settings.node_name)
+        self._kubelet = KubeletSockets(self._dra, reports, settings.kubelet, clock=boottime.boottime_s)
+        self._session_watch = SessionWatch(lambda: lease.renewed_at_s, self._recorder, clock=time.monotonic)
+        self._metrics.watch(self._state.ledger)
         self._metrics.show_gates(settings.gates.states())
         self._metrics.gauge(
             "vgpu_dra_health_quiet_seconds", "For how long errors of GPUs would go unnoticed", lambda: self._health.quiet_s
@@ -134,7 +107,7 @@ class App:
             StartFailed: a path, permission or socket that it needs is missing.
         """
         startup.compare_views(self._settings.agent, self._settings.rules.host, self._settings.host_root)
-        startup.make_tree(self._tree)
+        startup.make_tree(self._state.tree)
         endpoint = Endpoint(live=lambda: None, ready=self._readiness, metrics=self._metrics.registry, debug=self._debug())
         async with endpoint.serve(tcp=self._settings.http_listen, unix=self._settings.debug_socket) as debug_socket:
             # Before the lock is ours: a predecessor serves until then, and NVML may take seconds for its first answer.
@@ -154,11 +127,12 @@ class App:
             HealthFile(settings.agent), settings.xid_rules, self._metrics, poll_s=settings.gpu_poll_s, clock=boottime.boottime_s
         )
 
-    def _claim_source(self) -> ClaimSource:
+    def _claim_sources(self) -> tuple[Source, PodSource]:
         """Where claims come from the API server, the scheduler learns there what we have; a directory needs no cluster."""
         claims_from = self._settings.claims_from
         if isinstance(claims_from, Path):
-            return DirectorySource(ManifestClaims(claims_from))
+            manifests = DirectorySource(ManifestClaims(claims_from))
+            return manifests, manifests
         self._control_plane = ControlPlane(
             node=claims_from,
             gpus=self._gpus,
@@ -168,7 +142,7 @@ class App:
         )
         self._health.on_change = self._control_plane.offer_changed
         self._recorder = self._health.recorder = self._control_plane.recorder
-        return self._control_plane.claims
+        return self._control_plane.claims, self._control_plane.pods
 
     async def _become_writer(self, stop: asyncio.Event) -> None:
         self._phase = "waiting for the writer lock"
@@ -186,24 +160,24 @@ class App:
         try:
             await self._workers.run(
                 lambda: startup.recover(
-                    self._tree,
+                    self._state.tree,
                     ClaimsReader(self._settings.agent),
-                    self._ledger,
+                    self._state.ledger,
                     boot_id=self._boot_id,
                     clock=boottime.boottime_s,
                 )
             )
         except StorageFailed as exc:
             raise StartFailed(f"cannot recover the claims tree: {exc}") from exc
-        self._metrics.events.labels("claim_quarantined").inc(len(self._ledger.quarantined))
-        startup.tell_quarantined(self._ledger, self._recorder)
+        self._metrics.events.labels("claim_quarantined").inc(len(self._state.ledger.quarantined))
+        startup.tell_quarantined(self._state.ledger, self._recorder)
         self._housekeeping.empty_trash_soon()
         await self._health.load(self._workers, boot_id=self._boot_id)
         self._housekeeping.restore_specs_soon()
 
     async def _serve_all(self, stop: asyncio.Event) -> None:
         nri = await private_sockets.serve(self._settings.partitions_socket, [self._partitions_service])
-        registrations = RegistrationsService(self._partitions, self._workers, self._metrics)
+        registrations = RegistrationsService(self._state.partitions, self._state.eager_bindings, self._workers, self._metrics)
         registry = await private_sockets.serve(self._settings.registrations_socket, [registrations])
         self._phase = "serving"
         try:
@@ -227,7 +201,9 @@ class App:
                 draining.create_task(nri.stop(private_sockets.DRAIN_S))
 
     def _vanished_claims(self, control_plane: ControlPlane) -> VanishedClaims:
-        vanished = VanishedClaims(control_plane.claims, self._claims, self._ledger, self._workers, clock=boottime.boottime_s)
+        vanished = VanishedClaims(
+            control_plane.claims, self._claims, self._state.ledger, self._workers, clock=boottime.boottime_s
+        )
 
         def on_removed(claim: ClaimRef) -> None:
             vanished_claims.tell_removed(claim, self._recorder, self._metrics)
@@ -261,12 +237,12 @@ class App:
                 "unreadable_gpus": self._gpus.unreadable,
                 "lost_gpus": self._gpus.lost,
                 "boot_id": self._boot_id,
-                "nri_session": self._partitions.synchronized_session,
+                "nri_session": self._state.partitions.synchronized_session,
                 "is_nri_alive": self._partitions_service.lease.is_alive(),
             },
             "feature_gates": self._settings.gates.states,
-            "claims": lambda: debug.claims(self._ledger),
-            "partitions": lambda: debug.partitions(self._ledger),
+            "claims": lambda: debug.claims(self._state.ledger),
+            "partitions": lambda: debug.partitions(self._state.ledger),
             "health": self._health.show,
             "calls": lambda: self._partitions_service.recent,
         }

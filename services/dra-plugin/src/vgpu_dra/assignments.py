@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from vgpu_dra.policy.admission import ContainerFacts
 from vgpu_state.container_abi import Mount
-from vgpu_state.ids import ClaimUid, PartitionName, RuntimeId
+from vgpu_state.ids import ClaimUid, ContainerName, PartitionName, PodUid, RuntimeId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +27,16 @@ class Replayed:
     runtime_id: RuntimeId
     facts: ContainerFacts | None
     pid: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registrant:
+    """Who registers: by the kernel's word, but for `container`, which it says itself, "" where it does not."""
+
+    runtime_id: RuntimeId
+    pod_uid: PodUid
+    pid: int
+    container: ContainerName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

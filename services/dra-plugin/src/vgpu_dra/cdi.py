@@ -1,22 +1,21 @@
 """A claim's record → the CDI file that the runtime reads. Names and documents only; writing it is an effect.
 
 Everything is a *device* edit, so that a container sees what it was given and nothing of its claim's other devices. Only a share
-of a GPU comes with a grant, the enforcement library and the poison mount; a whole GPU and a MIG device are nodes and libraries.
+of a GPU comes with edits of ours, which `policy.assigners` says; a whole GPU and a MIG device are nodes and libraries.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any, assert_never
 
-from vgpu_state import container_abi, grants
 from vgpu_state.claims import ClaimRecord, PreparedGpu, PreparedMig, PreparedResult, PreparedVgpu
 from vgpu_state.container_abi import Mount
-from vgpu_state.ids import ClaimUid, DeviceName, GpuUuid, MigUuid, RequestName, ShareId
-from vgpu_state.layout import Layout
+from vgpu_state.ids import ClaimUid, DeviceName, GpuUuid, GrantKey, MigUuid, RequestName, ShareId
 
 VERSION = "0.5.0"  # the lowest that lets a device's name begin with a digit and a node have a hostPath
 VENDOR = "k8s.manager.nvidia.com"
@@ -33,6 +32,14 @@ class DeviceNode:
 
     path: str
     host_path: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Edits:
+    """What a container is given: mounts, and env by name and value."""
+
+    mounts: tuple[Mount, ...] = ()
+    env: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,35 +70,21 @@ def file_name(uid: ClaimUid) -> str:
     return f"{FILE_PREFIX}{uid}{FILE_SUFFIX}"
 
 
-def claim_mounts(uid: ClaimUid, *, host: Layout, library_version: str) -> tuple[Mount, ...]:
-    """What a container of a lazily prepared claim is given before NRI adds its own: the library set and the poison.
-
-    The poison's source never exists. NRI's mount at the same destination replaces it; where NRI is away the start fails.
-    """
-    return (
-        Mount(destination=container_abi.MANAGER_DIR, source=str(host.skeleton)),
-        # Never noexec: the device-client in it must run.
-        Mount(destination=container_abi.REGISTRY_DIR, source=str(host.registry)),
-        Mount(destination=container_abi.LIBRARY, source=str(host.library(library_version))),
-        Mount(destination=container_abi.PRELOAD_LIST, source=str(host.preload_list)),
-        Mount(destination=container_abi.CONFIG_DIR, source=str(host.poison(uid))),
-    )
-
-
-def encode_spec(record: ClaimRecord, *, files: NodeFiles, host: Layout, library_version: str) -> bytes:
-    """The CDI file of a prepared claim. Equal inputs give equal bytes."""
-    if record.eager is not None:
-        raise ValueError(f"no CDI edits for mode {record.mode}")
-    mounts = claim_mounts(record.claim.uid, host=host, library_version=library_version)
+def encode_spec(record: ClaimRecord, *, files: NodeFiles, edits: Mapping[GrantKey, Edits]) -> bytes:
+    """The CDI file of a prepared claim; `edits` are what each share comes with. Equal inputs give equal bytes."""
     devices = [
-        {"name": result.cdi_device, "containerEdits": _edits(record, result, files=files, mounts=mounts)}
+        {"name": result.cdi_device, "containerEdits": _edits(result, files=files, own=_own_edits(result, edits))}
         for result in record.results
     ]
     return json.dumps({"cdiVersion": VERSION, "kind": KIND, "devices": devices}, indent=2).encode()
 
 
-def _edits(record: ClaimRecord, result: PreparedResult, *, files: NodeFiles, mounts: tuple[Mount, ...]) -> dict[str, Any]:
-    env, own_mounts = _vgpu_edits(record, result, mounts) if isinstance(result, PreparedVgpu) else ([], ())
+def _own_edits(result: PreparedResult, edits: Mapping[GrantKey, Edits]) -> Edits:
+    return edits[result.grant.key] if isinstance(result, PreparedVgpu) else Edits()
+
+
+def _edits(result: PreparedResult, *, files: NodeFiles, own: Edits) -> dict[str, Any]:
+    env = [f"{name}={value}" for name, value in own.env]
     if files.libraries:
         # `void` keeps the legacy NVIDIA hook, where one is installed, from adding every GPU.
         env += [f"LD_LIBRARY_PATH={LIBRARY_DIR}", "NVIDIA_VISIBLE_DEVICES=void"]
@@ -99,18 +92,8 @@ def _edits(record: ClaimRecord, result: PreparedResult, *, files: NodeFiles, mou
     return {
         "env": env,
         "deviceNodes": [_node(n) for n in nodes],
-        "mounts": [_mount(m) for m in (*own_mounts, *files.libraries)],
+        "mounts": [_mount(m) for m in (*own.mounts, *files.libraries)],
     }
-
-
-def _vgpu_edits(record: ClaimRecord, result: PreparedVgpu, mounts: tuple[Mount, ...]) -> tuple[list[str], tuple[Mount, ...]]:
-    uid = record.claim.uid
-    env = [
-        grants.encode_grant_env(key=result.grant.key, claim_uid=uid, request=result.request, nonce=result.grant.nonce),
-        f"{container_abi.ENV_CLAIM_UID}={uid}",
-        f"{container_abi.ENV_COMPATIBILITY_MODE}={record.compatibility.value}",
-    ]
-    return env, mounts
 
 
 def _device_nodes(result: PreparedResult, files: NodeFiles) -> tuple[DeviceNode, ...]:
@@ -129,7 +112,8 @@ def _node(node: DeviceNode) -> dict[str, str]:
 
 
 def _mount(mount: Mount) -> dict[str, Any]:
-    return {"hostPath": mount.source, "containerPath": mount.destination, "options": list(mount.options)}
+    doc: dict[str, Any] = {"hostPath": mount.source, "containerPath": mount.destination, "options": list(mount.options)}
+    return doc if mount.type == "bind" else doc | {"type": mount.type}
 
 
 def claim_of_file(name: str) -> str | None:

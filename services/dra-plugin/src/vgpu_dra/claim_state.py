@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import secrets
 import threading
+import uuid
 from collections.abc import Callable
 from enum import Enum
 from typing import Protocol
@@ -16,13 +17,14 @@ import structlog
 from vgpu_dra.allocation import Allocation
 from vgpu_dra.inventory import Inventory
 from vgpu_dra.ledger import Ledger
-from vgpu_dra.policy import occupancy, prepare, reach
+from vgpu_dra.policy import assigners, eager, occupancy, prepare, reach
+from vgpu_dra.policy.assigner import THROUGH_NRI, Assignment
 from vgpu_dra.policy.prepare import NodeNow
 from vgpu_dra.rules import NodeRules
-from vgpu_state import claims
-from vgpu_state.claims import Binding, ClaimRecord
+from vgpu_state import claims, vgpu_config
+from vgpu_state.claims import ClaimRecord
 from vgpu_state.errors import NotReady, PreconditionFailed, Superseded, VgpuError
-from vgpu_state.ids import ClaimUid, Nonce
+from vgpu_state.ids import ClaimUid, Nonce, PartitionName, RegisterUuid
 
 _log = structlog.get_logger()
 
@@ -43,6 +45,9 @@ class ClaimFiles(Protocol):
 
     def write_record(self, record: ClaimRecord) -> None: ...
     def write_spec(self, uid: ClaimUid, spec: bytes) -> bool: ...
+    def make_partition(self, uid: ClaimUid, name: PartitionName, *, limits: bytes | None, binding: None) -> None: ...
+    def read_limits(self, uid: ClaimUid, name: PartitionName) -> bytes | None: ...
+    def write_limits(self, uid: ClaimUid, name: PartitionName, limits: bytes) -> None: ...
     def remove_claim(self, uid: ClaimUid) -> None: ...
 
 
@@ -63,8 +68,13 @@ def mint_nonce() -> Nonce:
     return Nonce(secrets.token_hex(16))
 
 
+def mint_register_uuid() -> RegisterUuid:
+    """A random UUID."""
+    return RegisterUuid(str(uuid.uuid4()))
+
+
 class PreparedClaims:
-    """The claims of this node. `still_runs` says whether a binding's container may have a process."""
+    """The claims of this node. `who_runs` names a container of a claim that may have a process."""
 
     def __init__(
         self,
@@ -72,13 +82,13 @@ class PreparedClaims:
         ledger: Ledger,
         files: ClaimFiles,
         node: NodeView,
-        still_runs: Callable[[Binding], bool],
+        who_runs: Callable[[ClaimUid], str | None],
         clock: Callable[[], float],
     ) -> None:
         self._ledger = ledger
         self._files = files
         self._node = node
-        self._still_runs = still_runs
+        self._who_runs = who_runs
         self._clock = clock
         self._busy_since: dict[ClaimUid, float] = {}
         self._prepared_at: dict[ClaimUid, float] = {}  # when kubelet's last Prepare of a claim was answered
@@ -86,10 +96,11 @@ class PreparedClaims:
         self._tombstones = threading.Lock()  # of all claims, while an operation holds only its own
         self._deciding = threading.Lock()  # which claim gets the last of a GPU; held for no I/O
 
-    def prepare(self, allocation: Allocation, *, asked_at_s: float) -> ClaimRecord:
+    def prepare(self, allocation: Allocation, *, asked_at_s: float, assignment: Assignment = THROUGH_NRI) -> ClaimRecord:
         """The prepared record; its files are on disk. Repeating it writes nothing.
 
-        `asked_at_s` is when kubelet asked: an Unprepare that came later, while the claim was being looked up, wins.
+        `asked_at_s` is when kubelet asked: an Unprepare that came later, while the claim was being looked up, wins. `assignment`
+        says how its containers come to their partitions; a claim that has a record stays as it is.
 
         Raises:
             VgpuError: as its class says; nothing of a refused claim is left behind.
@@ -102,25 +113,44 @@ class PreparedClaims:
                 raise PreconditionFailed(f"claim {allocation.claim} is quarantined ({reason}); delete its pods to unprepare it")
             inventory = self._node.inventory()
             rules = self._node.rules
-            now = NodeNow(inventory=inventory, ratios=rules.ratios, boot_id=self._node.boot_id, has_shares=rules.has_shares)
-            record = prepare.plan_prepare(allocation, existing=self._ledger.records.get(uid), node=now, mint=mint_nonce)
+            now = NodeNow(
+                inventory=inventory,
+                ratios=rules.ratios,
+                boot_id=self._node.boot_id,
+                has_shares=rules.has_shares,
+                compatibility=rules.compatibility,
+            )
+            existing = self._ledger.records.get(uid)
+            record = prepare.plan_prepare(allocation, existing=existing, node=now, mint=mint_nonce)
+            if record is not existing and record.vgpus:
+                record = assigners.assigner_for(assignment).at_prepare(record, assignment, mint=mint_register_uuid)
             if record.vgpus:
                 self._node.check_library_set()
             if record.state is not claims.ClaimState.PREPARED:
                 reach.check_reachable(record.results, inventory, who=f"claim {allocation.claim}")
             self._busy_since.pop(uid, None)  # the claim is wanted: a later Unprepare waits for what runs then
             spec = self._node.spec(record, inventory)  # before the first effect: a missing device node refuses without a trace
-            self._reserve(record, now)
+            limits = self._partition_limits(record, inventory)
+            self._reserve(record, now, assignment)
             self._prepared_at[uid] = self._clock()
-            return self._apply(record, spec)
+            return self._apply(record, spec, limits)
+
+    def is_recorded(self, uid: ClaimUid) -> bool:
+        """Whether the claim has a record: how its partitions are assigned is settled."""
+        return uid in self._ledger.records
 
     def restore_spec(self, uid: ClaimUid) -> bool:
-        """Writes the CDI file of a prepared claim anew if it is missing or differs; whether it did."""
+        """Writes the CDI file of a prepared claim, and partitions made at Prepare, anew where they are missing or differ.
+
+        Whether it did. The limits of a partition that somebody holds stay as they are.
+        """
         with self._ledger.claim(uid):
             record = self._ledger.records.get(uid)
             if record is None or record.state is not claims.ClaimState.PREPARED:
                 return False
-            return self._files.write_spec(uid, self._node.spec(record, self._node.inventory()))
+            inventory = self._node.inventory()
+            has_restored = self._restore_partitions(record, self._partition_limits(record, inventory))
+            return self._files.write_spec(uid, self._node.spec(record, inventory)) or has_restored
 
     def unprepare(self, uid: ClaimUid) -> bool:
         """The claim's CDI file and directory are gone; an unknown claim is a success. Whether a container of it still runs.
@@ -134,16 +164,19 @@ class PreparedClaims:
             self._remove(uid)
         return is_forced
 
-    def _reserve(self, record: ClaimRecord, now: NodeNow) -> None:
+    def _reserve(self, record: ClaimRecord, now: NodeNow, assignment: Assignment) -> None:
         """The record is in the ledger, where the Prepare of every other claim counts it. A prepared one is there already."""
         if record.state is claims.ClaimState.PREPARED:
             return
         with self._deciding:
             uid = record.claim.uid
             minors = {minor: u for u, held in list(self._ledger.quarantined_gpus.items()) for minor in held}
+            others = [other for u, other in list(self._ledger.records.items()) if u != uid]
+            if record.eager is not None:
+                eager.check_sole_claim(record, assignment, others=others)
             occupancy.check_free(
                 record,
-                others=[other for u, other in list(self._ledger.records.items()) if u != uid],
+                others=others,
                 blocked={gpu.uuid: minors[gpu.minor] for gpu in now.inventory.gpus if gpu.minor in minors},
                 node=now,
             )
@@ -160,7 +193,7 @@ class PreparedClaims:
                 return Removal.WAS_GONE
             if self._prepared_at.get(uid, float("-inf")) >= asked_at_s:
                 return Removal.WANTED_SINCE
-            if any(self._still_runs(b) for b in self._ledger.bindings(uid).values()):
+            if self._who_runs(uid) is not None:
                 return Removal.STILL_RUNS
             self._remove(uid)
         return Removal.REMOVED
@@ -173,14 +206,38 @@ class PreparedClaims:
         self._prepared_at.pop(uid, None)
         self._remember_unprepared(uid, now)
 
-    def _apply(self, record: ClaimRecord, spec: bytes) -> ClaimRecord:
+    def _partition_limits(self, record: ClaimRecord, inventory: Inventory) -> dict[PartitionName, bytes]:
+        """The limits of each partition that is there from Prepare on."""
+        made = record.eager.partitions if record.eager is not None else ()
+        ratios = self._node.rules.ratios
+        return {
+            p.name: vgpu_config.encode_limits(eager.partition_limits(record, p, inventory=inventory, ratios=ratios)) for p in made
+        }
+
+    def _restore_partitions(self, record: ClaimRecord, limits: dict[PartitionName, bytes]) -> bool:
+        uid, held, has_restored = record.claim.uid, self._ledger.bindings(record.claim.uid), False
+        for name, wanted in limits.items():
+            found = self._files.read_limits(uid, name)
+            if found is None:
+                self._files.make_partition(uid, name, limits=wanted, binding=None)
+            elif found != wanted and name not in held:
+                self._files.write_limits(uid, name, wanted)
+            else:
+                continue
+            has_restored = True
+        return has_restored
+
+    def _apply(self, record: ClaimRecord, spec: bytes, limits: dict[PartitionName, bytes]) -> ClaimRecord:
         uid = record.claim.uid
         if record.state is claims.ClaimState.PREPARED:
+            self._restore_partitions(record, limits)
             self._files.write_spec(uid, spec)
             return record
         try:
             # All that undoing needs is in the record before the first side effect.
             self._files.write_record(record)
+            for name, content in limits.items():
+                self._files.make_partition(uid, name, limits=content, binding=None)
             self._files.write_spec(uid, spec)
             done = prepare.completed(record)
             self._files.write_record(done)
@@ -211,20 +268,12 @@ class PreparedClaims:
 
     def _wait_for_containers(self, uid: ClaimUid) -> bool:
         """Whether a container still runs, and has been waited for long enough."""
-        running = [b for b in self._ledger.bindings(uid).values() if self._still_runs(b)]
-        if not running:
+        who = self._who_runs(uid)
+        if who is None:
             return False
         now = self._clock()
         since = self._busy_since.setdefault(uid, now)
-        binding = running[0]
-        who = f"container {binding.container} of pod {binding.pod.namespace}/{binding.pod.name} still runs"
         if now - since < BUSY_PATIENCE_S:
-            raise NotReady(f"claim {uid}: {who}; it is unprepared when that has ended")
-        _log.warning(
-            "claim unprepared under a running container",
-            claim_uid=uid,
-            container_id=binding.runtime_id,
-            waited_s=round(now - since),
-            reason=who,
-        )
+            raise NotReady(f"claim {uid}: {who} still runs; it is unprepared when that has ended")
+        _log.warning("claim unprepared under a running container", claim_uid=uid, waited_s=round(now - since), reason=who)
         return True

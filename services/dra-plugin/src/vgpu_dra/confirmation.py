@@ -8,10 +8,9 @@ import structlog
 
 from vgpu_dra.ledger import Ledger
 from vgpu_dra.metrics import Metrics
-from vgpu_dra.policy import admission, listing
+from vgpu_dra.policy import admission, listing, partition
 from vgpu_dra.policy.admission import ContainerFacts
 from vgpu_dra.policy.listing import Listing, Silence, Word
-from vgpu_state import ids
 from vgpu_state.claims import PodRef
 from vgpu_state.errors import PermissionRefused
 from vgpu_state.ids import ClaimUid
@@ -41,27 +40,27 @@ class Confirmation:
 
         Raises:
             PermissionRefused: it does, or a grant is not one that Prepare gave.
-            PreconditionFailed: the grants are of several claims.
         """
-        uid = admission.single_claim(facts)
-        if uid in self._ledger.quarantined or self._is_bound(facts, uid):
+        uids = admission.claims_of(facts)
+        if any(uid in self._ledger.quarantined for uid in uids) or self._is_bound(facts, uids[0]):
             return Word.NOT_ASKED
-        record = self._ledger.records.get(uid)
-        results = admission.granted_results(facts, record)  # first: a made-up grant costs kubelet nothing
-        assert record is not None  # granted_results refuses without one
+        # First: a made-up grant costs kubelet nothing.
+        granted = [admission.granted_of(facts, uid, self._ledger.records.get(uid)) for uid in uids]
         told = await self._kubelet.get(facts.pod)
         if isinstance(told, Silence):
-            about = {"claim_uid": uid, "container_id": facts.runtime_id}
+            about = {"claim_uid": uids[0], "container_id": facts.runtime_id}
             _log.info("kubelet has not confirmed", **about, status=told.word, reason=told.detail)
             return self._counted(told.word)
         try:
-            return self._counted(listing.judge_listing(facts, results, claim=record.claim, listing=told))
+            words = {listing.judge_listing(facts, g.results, claim=g.record.claim, listing=told) for g in granted}
         except PermissionRefused:
             self._metrics.confirmations.labels("refused").inc()
             raise
+        return self._counted(Word.UNLISTED if Word.UNLISTED in words else Word.CONFIRMED)
 
     def _is_bound(self, facts: ContainerFacts, uid: ClaimUid) -> bool:
-        return self._ledger.find(facts.runtime_id) == (uid, ids.partition_name(facts.pod.uid, facts.name))
+        held = self._ledger.find(facts.runtime_id)
+        return held is not None and held.uid == uid and partition.is_held_by(held.binding, facts)
 
     def _counted(self, word: Word) -> Word:
         self._metrics.confirmations.labels(word).inc()

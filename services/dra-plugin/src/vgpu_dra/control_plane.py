@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from vgpu_dra.effects.api_claims import ApiClaims
 from vgpu_dra.effects.api_events import ApiEvents
+from vgpu_dra.effects.api_pods import ApiPods
 from vgpu_dra.effects.api_slices import ApiSlices
 from vgpu_dra.effects.kube_api import KubeApi
 from vgpu_dra.event_documents import Reason
@@ -37,6 +38,7 @@ class ControlPlane:
         self._api = KubeApi()
         self._publisher = SlicePublisher(ApiSlices(self._api, node), offer, metrics, node=node)
         self.claims = ApiClaims(self._api)
+        self.pods = ApiPods(self._api)
         self.recorder = EventRecorder(ApiEvents(self._api), metrics, node=node)
 
     @property

@@ -24,6 +24,7 @@ def partitions(ledger: Ledger) -> list[dict[str, Any]]:
             "container_id": binding.runtime_id,
             "state": binding.state.value,
             "started": binding.is_started,
+            **({} if binding.home is None else {"home": binding.home}),
         }
         for uid, name, binding in ledger.all_bindings()
     ]
@@ -35,6 +36,16 @@ def _claim(record: ClaimRecord, ledger: Ledger) -> dict[str, Any]:
         "claim": f"{record.claim.namespace}/{record.claim.name}",
         "state": record.state.value,
         "mode": record.mode.value,
+        **_eager(record),
         "devices": [f"{r.request}={r.device}" for r in record.results],
         "unused_grants": [r.request for r in record.vgpus if r.grant.key not in held],
+    }
+
+
+def _eager(record: ClaimRecord) -> dict[str, Any]:
+    if record.eager is None:
+        return {}
+    return {
+        "eager_reason": record.eager.reason.value,
+        "partitions": {p.name: [c.name for c in p.containers] for p in record.eager.partitions},
     }

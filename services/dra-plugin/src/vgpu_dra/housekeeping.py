@@ -11,7 +11,7 @@ import structlog
 from vgpu_dra.claim_state import PreparedClaims
 from vgpu_dra.ledger import Ledger
 from vgpu_dra.workers import Errand
-from vgpu_state.claims import Binding
+from vgpu_state.claims import Binding, PodRef
 from vgpu_state.errors import StorageFailed, VgpuError
 from vgpu_state.ids import ClaimUid
 
@@ -23,17 +23,19 @@ RESTORE_S = 60.0  # how long a claim's pods cannot start after someone removed i
 class Trash(Protocol):
     """What was thrown away."""
 
-    def empty_trash(self, *, is_inhabited: Callable[[Binding], bool]) -> dict[str, StorageFailed]: ...
+    def empty_trash(self, *, is_inhabited: Callable[[Binding | PodRef], bool]) -> dict[str, StorageFailed]: ...
 
 
 class Housekeeping:
     """The errands of this process. A fault that stays is logged once."""
 
-    def __init__(self, *, trash: Trash, ledger: Ledger, claims: PreparedClaims, still_runs: Callable[[Binding], bool]) -> None:
+    def __init__(
+        self, *, trash: Trash, ledger: Ledger, claims: PreparedClaims, is_inhabited: Callable[[Binding | PodRef], bool]
+    ) -> None:
         self._trash = trash
         self._ledger = ledger
         self._claims = claims
-        self._still_runs = still_runs
+        self._is_inhabited = is_inhabited
         self._kept: dict[str, str] = {}
         self._unrestored: dict[ClaimUid, str] = {}
         self._emptying = Errand("trash", self._empty)
@@ -54,7 +56,7 @@ class Housekeeping:
 
     def _empty(self) -> None:
         try:
-            failed = self._trash.empty_trash(is_inhabited=self._still_runs)
+            failed = self._trash.empty_trash(is_inhabited=self._is_inhabited)
             faults = {name: str(exc) for name, exc in failed.items()}
         except StorageFailed as exc:  # the trash itself
             faults = {"": str(exc)}

@@ -8,6 +8,7 @@ from vgpu_state import container_abi
 from vgpu_state.claims import DeviceKind
 from vgpu_state.ids import DeviceName, GpuUuid, MigUuid
 
+_SHARE_PREFIX = "vgpu-"
 DRIVER = "manager.nvidia.com"
 WHOLE_CORES_PERCENT = 100
 
@@ -70,7 +71,7 @@ class Gpu:
 
     @property
     def vgpu_device(self) -> DeviceName:
-        return DeviceName(f"vgpu-{self.minor}")
+        return DeviceName(f"{_SHARE_PREFIX}{self.minor}")
 
     @property
     def whole_device(self) -> DeviceName:
@@ -137,3 +138,8 @@ class Inventory:
 
     def by_uuid(self, uuid: GpuUuid) -> Gpu | None:
         return next((g for g in self.gpus if g.uuid == uuid), None)
+
+
+def names_share(device: DeviceName) -> bool:
+    """Whether a device of this name is given away in shares, on this node or another."""
+    return device.startswith(_SHARE_PREFIX)

@@ -8,16 +8,17 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import structlog
 
 from vgpu_dra import cdi, inventory, patience, wire
-from vgpu_dra.allocation import parse_allocation, reserved_pods
+from vgpu_dra.allocation import Allocation, parse_allocation, reserved_pods
 from vgpu_dra.claim_state import PreparedClaims
 from vgpu_dra.event_documents import Reason
 from vgpu_dra.gpus import GpusUnknown
 from vgpu_dra.metrics import Metrics
+from vgpu_dra.policy.assigner import THROUGH_NRI, Assignment
 from vgpu_dra.policy.occupancy import DeviceInUse
 from vgpu_dra.recorder import NoRecorder, Recorder
 from vgpu_dra.workers import TreeWorkers
@@ -27,6 +28,7 @@ from vgpu_state.claims import ClaimRecord, ClaimRef, PodRef, PreparedResult
 from vgpu_state.errors import MalformedInput, NotReady, StorageFailed, Superseded, VgpuError
 
 _log = structlog.get_logger()
+_T = TypeVar("_T")
 
 # Together below the 45 s that kubelet gives a call; after an error it asks again only a minute later or more.
 FETCH_S = 30.0  # the API server is away, the API server is slow
@@ -35,10 +37,11 @@ TAKE_S = 10.0  # the GPUs are not known yet, or a pod's claim is prepared before
 _MAX_TOLD_PODS = 8  # of the 256 that may share a claim, most of them on other nodes
 
 
-class ClaimSource(Protocol):
-    """Where ResourceClaims come from. NotReady is what may be otherwise in a moment."""
+class Lookup(Protocol):
+    """What is to be known of a claim before its Prepare. NotReady is what may be otherwise in a moment."""
 
     async def fetch(self, claim: ClaimRef) -> Mapping[str, Any]: ...
+    async def assignment(self, doc: Mapping[str, Any], allocation: Allocation) -> Assignment: ...
 
 
 class DraNode:
@@ -47,14 +50,14 @@ class DraNode:
     def __init__(
         self,
         claims: PreparedClaims,
-        source: ClaimSource,
+        lookup: Lookup,
         workers: TreeWorkers,
         metrics: Metrics,
         *,
         clock: Callable[[], float],
     ) -> None:
         self._claims = claims
-        self._source = source
+        self._lookup = lookup
         self._workers = workers
         self._metrics = metrics
         self._clock = clock
@@ -70,8 +73,8 @@ class DraNode:
         return await self._each(asked, "unprepare", self._unprepare)
 
     async def _prepare(self, ref: ClaimRef) -> ClaimRecord:
-        asked_at = self._clock()
-        doc = await self._fetch(ref)
+        asked_at, found_by = self._clock(), asyncio.get_running_loop().time() + FETCH_S
+        doc = await self._ask(ref, lambda: self._lookup.fetch(ref), by_s=found_by)
         try:
             allocation = parse_allocation(doc, expected_uid=ref.uid)
             for remark in allocation.remarks:
@@ -79,8 +82,11 @@ class DraNode:
                     "claim not understood in full", claim_uid=ref.uid, claim=f"{ref.namespace}/{ref.name}", reason=remark
                 )
                 self.recorder.claim(ref, Reason.POLICY_UNKNOWN, remark)
+            assignment = THROUGH_NRI
+            if not self._claims.is_recorded(ref.uid):
+                assignment = await self._ask(ref, lambda: self._lookup.assignment(doc, allocation), by_s=found_by)
             return await patience.held(
-                lambda: self._workers.run(lambda: self._claims.prepare(allocation, asked_at_s=asked_at)),
+                lambda: self._workers.run(lambda: self._claims.prepare(allocation, asked_at_s=asked_at, assignment=assignment)),
                 over=(GpusUnknown, DeviceInUse),
                 for_s=TAKE_S,
             )
@@ -97,10 +103,12 @@ class DraNode:
         for pod in _told_pods(doc):
             self.recorder.pod(pod, Reason.PREPARE_REFUSED, str(refusal))
 
-    async def _fetch(self, ref: ClaimRef) -> Mapping[str, Any]:
+    async def _ask(self, ref: ClaimRef, ask: Callable[[], Awaitable[_T]], *, by_s: float) -> _T:
+        """What is to be known of a claim, asked for again while nobody is there to answer, until `by_s` of the loop's clock."""
+        left_s = max(by_s - asyncio.get_running_loop().time(), 0.0)
         try:
-            async with asyncio.timeout(FETCH_S):
-                return await patience.held(lambda: self._source.fetch(ref), over=(NotReady,), for_s=FETCH_S)
+            async with asyncio.timeout(left_s):
+                return await patience.held(ask, over=(NotReady,), for_s=left_s)
         except TimeoutError as exc:
             raise NotReady(f"claim {ref}: the claim source did not answer within {FETCH_S:g} s") from exc
 

@@ -8,13 +8,28 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 
 from vgpu_state.claims import Binding, ClaimRecord, ClaimRef, HolderState, PodRef
 from vgpu_state.ids import ClaimUid, PartitionName, RuntimeId
 
 _REMEMBERED_S = 600.0  # a runtime repeats nothing that late
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """A partition that a runtime container holds, and the further claims whose shares are part of it, ascending."""
+
+    uid: ClaimUid
+    name: PartitionName
+    binding: Binding
+    further: tuple[ClaimUid, ...]
+
+    @property
+    def claims(self) -> tuple[ClaimUid, ...]:
+        return (self.uid, *self.further)
 
 
 class Ledger:
@@ -31,6 +46,7 @@ class Ledger:
         self._bindings: dict[ClaimUid, dict[PartitionName, Binding]] = {}
         self._bound_at: dict[RuntimeId, float] = {}
         self._place_by_runtime_id: dict[RuntimeId, tuple[ClaimUid, PartitionName]] = {}
+        self._further_by_runtime_id: dict[RuntimeId, set[ClaimUid]] = {}
         self._released_at: dict[RuntimeId, float] = {}
         self._locks: dict[ClaimUid, threading.Lock] = {}
         self._waiting: dict[ClaimUid, int] = {}
@@ -50,6 +66,14 @@ class Ledger:
                 self._waiting[uid] -= 1
                 if not self._waiting[uid]:
                     del self._waiting[uid], self._locks[uid]
+
+    @contextmanager
+    def claims_held(self, uids: Iterable[ClaimUid]) -> Iterator[None]:
+        """Holds several claims. In one order, whoever asks: two that wait for each other would wait for ever."""
+        with ExitStack() as held:
+            for uid in sorted(set(uids)):
+                held.enter_context(self.claim(uid))
+            yield
 
     def claims(self) -> list[ClaimRef]:
         """Every claim on this node that is known by name, the quarantined ones last."""
@@ -74,17 +98,20 @@ class Ledger:
         )
         return sum(1 for count in holders.values() if count > 1)
 
-    def find(self, runtime_id: RuntimeId) -> tuple[ClaimUid, PartitionName] | None:
-        """Where this runtime container is bound."""
+    def find(self, runtime_id: RuntimeId) -> Held | None:
+        """What this runtime container holds."""
         with self._guard:
-            return self._place_by_runtime_id.get(runtime_id)
+            place = self._place_by_runtime_id.get(runtime_id)
+            if place is None:
+                return None
+            uid, name = place
+            further = tuple(sorted(self._further_by_runtime_id.get(runtime_id, ())))
+            return Held(uid=uid, name=name, binding=self._bindings[uid][name], further=further)
 
     def pod_of(self, runtime_id: RuntimeId) -> PodRef | None:
         """The pod of a runtime container that is bound."""
-        with self._guard:
-            place = self._place_by_runtime_id.get(runtime_id)
-            binding = self._bindings.get(place[0], {}).get(place[1]) if place else None
-        return binding.pod if binding else None
+        held = self.find(runtime_id)
+        return held.binding.pod if held else None
 
     def bound_at(self, runtime_id: RuntimeId) -> float:
         """Seconds since boot when the binding was made, or first seen by this process."""
@@ -97,16 +124,19 @@ class Ledger:
             held = self._bindings.setdefault(uid, {})
             previous = held.get(name)
             if previous is not None and previous.runtime_id != binding.runtime_id:
-                self._forget(previous.runtime_id, now_s)
+                self._forget(uid, previous, now_s)
             held[name] = binding
             self._bound_at.setdefault(binding.runtime_id, now_s)
-            self._place_by_runtime_id[binding.runtime_id] = (uid, name)
+            if binding.home is None:
+                self._place_by_runtime_id[binding.runtime_id] = (uid, name)
+            else:
+                self._further_by_runtime_id.setdefault(binding.runtime_id, set()).add(uid)
 
     def unbind(self, uid: ClaimUid, name: PartitionName, *, now_s: float) -> None:
         with self._guard:
             binding = self._bindings.get(uid, {}).pop(name, None)
             if binding is not None:
-                self._forget(binding.runtime_id, now_s)
+                self._forget(uid, binding, now_s)
 
     def drop_claim(self, uid: ClaimUid, *, now_s: float) -> None:
         """Notes that a claim with all its partitions is gone."""
@@ -131,7 +161,13 @@ class Ledger:
             at = self._released_at.get(runtime_id)
         return at is not None and now_s - at <= _REMEMBERED_S
 
-    def _forget(self, runtime_id: RuntimeId, now_s: float) -> None:
-        self._place_by_runtime_id.pop(runtime_id, None)
-        self._bound_at.pop(runtime_id, None)
-        self._released_at[runtime_id] = now_s
+    def _forget(self, uid: ClaimUid, binding: Binding, now_s: float) -> None:
+        if binding.home is not None:
+            further = self._further_by_runtime_id.get(binding.runtime_id, set())
+            further.discard(uid)
+            if not further:
+                self._further_by_runtime_id.pop(binding.runtime_id, None)
+            return
+        self._place_by_runtime_id.pop(binding.runtime_id, None)
+        self._bound_at.pop(binding.runtime_id, None)
+        self._released_at[binding.runtime_id] = now_s

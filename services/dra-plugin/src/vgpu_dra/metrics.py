@@ -5,10 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from vgpu_dra.ledger import Ledger
+from vgpu_state.claims import EagerReason
 from vgpu_state.errors import VgpuError
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 45)
@@ -96,6 +98,14 @@ class Metrics:
     def watch(self, ledger: Ledger) -> None:
         """Shows how many claims and partitions there are, whenever it is scraped."""
         self.gauge("vgpu_dra_prepared_claims", "Claims with a record", lambda: len(ledger.records))
+        eager = Gauge(
+            "vgpu_dra_eager_claims",
+            "Claims whose partitions were made at Prepare, by the reason",
+            ("reason",),
+            registry=self.registry,
+        )
+        for reason in EagerReason:
+            eager.labels(reason).set_function(partial(_eager_claims, ledger, reason))
         self.gauge("vgpu_dra_quarantined_claims", "Claims whose record cannot be used", lambda: len(ledger.quarantined))
         self.gauge("vgpu_dra_bindings", "Partitions that a container holds", lambda: len(ledger.all_bindings()))
         self.gauge("vgpu_dra_partition_conflicts", "Grants that two containers hold at a time: a fault of ours", ledger.conflicts)
@@ -115,3 +125,8 @@ class Metrics:
             raise
         finally:
             self.operations.labels(operation, outcome).observe(time.monotonic() - started)
+
+
+def _eager_claims(ledger: Ledger, reason: EagerReason) -> int:
+    # A copy: worker threads change it while this is read.
+    return sum(1 for r in list(ledger.records.values()) if r.eager is not None and r.eager.reason is reason)

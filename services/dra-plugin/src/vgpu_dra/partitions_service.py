@@ -16,13 +16,13 @@ from vgpu_dra.confirmation import Confirmation
 from vgpu_dra.event_documents import Reason
 from vgpu_dra.metrics import Metrics
 from vgpu_dra.nri_lease import NriLease
-from vgpu_dra.partition_state import Partitions
 from vgpu_dra.policy.listing import Word
 from vgpu_dra.recorder import NoRecorder, Recorder
+from vgpu_dra.synchronization import Synchronization
 from vgpu_dra.workers import TreeWorkers
 from vgpu_proto import partitions
 from vgpu_state import ids
-from vgpu_state.claims import PodRef
+from vgpu_state.claims import Binding, PodRef
 from vgpu_state.errors import MalformedInput, NotReady, Superseded, VgpuError
 from vgpu_state.ids import RuntimeId
 
@@ -36,14 +36,15 @@ class PartitionsService:
 
     def __init__(
         self,
-        state: Partitions,
+        synchronization: Synchronization,
         confirmation: Confirmation,
         workers: TreeWorkers,
         metrics: Metrics,
         *,
         after_removal: Callable[[], None],
     ) -> None:
-        self._state = state
+        self._state = synchronization.partitions
+        self._synchronization = synchronization
         self._confirmation = confirmation
         self._workers = workers
         self._metrics = metrics
@@ -75,13 +76,20 @@ class PartitionsService:
 
     async def record_start(self, request: partitions.RecordStartRequest) -> partitions.RecordStartResponse:
         about = {"container_id": request.runtime_id, "pid": request.pid}
-        record = self._on_worker(lambda: self._state.record_start(ids.parse_runtime_id(request.runtime_id), request.pid))
+        record = self._on_worker(lambda: self._record_start(request))
         try:
             await self._logged("record_start", about, record, found=lambda b: {"pod_uid": b.pod.uid, "container": b.container})
         except VgpuError as exc:
             self._tell(self._state.pod_of(RuntimeId(request.runtime_id)), Reason.START_REFUSED, exc)
             raise
         return partitions.RecordStartResponse()
+
+    def _record_start(self, request: partitions.RecordStartRequest) -> Binding:
+        if request.HasField("container"):  # from an nri-plugin that says whom it is about
+            started = wire.replayed(request.container)
+            if self._state.pod_of(started.runtime_id) is None:
+                self._synchronization.adopts(started, wire.session(request.session))
+        return self._state.record_start(ids.parse_runtime_id(request.runtime_id), request.pid)
 
     async def release(self, request: partitions.ReleasePartitionRequest) -> partitions.ReleasePartitionResponse:
         stages = {
@@ -102,7 +110,9 @@ class PartitionsService:
             "synchronize",
             {"session": request.session, "containers": len(request.containers)},
             self._on_worker(
-                lambda: self._state.synchronize(wire.session(request.session), [wire.replayed(c) for c in request.containers])
+                lambda: self._synchronization.synchronize(
+                    wire.session(request.session), [wire.replayed(c) for c in request.containers]
+                )
             ),
             found=lambda c: {"unbound": list(c.unbound), "drifted": list(c.drifted), "released": list(c.released)},
         )

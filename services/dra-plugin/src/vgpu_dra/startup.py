@@ -12,7 +12,7 @@ from vgpu_daemon.run import StartFailed
 from vgpu_dra.effects.claims_tree import ClaimsTree
 from vgpu_dra.event_documents import Reason
 from vgpu_dra.ledger import Ledger
-from vgpu_dra.policy.recovery import FoundClaim, plan_recovery
+from vgpu_dra.policy.recovery import FoundClaim, RecoveryPlan, plan_recovery
 from vgpu_dra.recorder import Recorder
 from vgpu_state.bindings import BindingUnusable
 from vgpu_state.claims import Binding, ClaimRecord
@@ -82,12 +82,7 @@ def recover(tree: ClaimsTree, reader: ClaimsReader, ledger: Ledger, *, boot_id: 
     removed = tree.remove_leftovers()
     found = {uid: _found(reader, uid) for uid in reader.claim_uids()}
     plan = plan_recovery(found, boot_id=boot_id)
-    for uid, partition in plan.discarded:
-        tree.discard_partition(uid, partition)
-    for uid in plan.undone:
-        tree.remove_claim(uid)
-    for record in plan.renewed.values():
-        tree.write_record(record)
+    _carry_out(plan, tree)
     known = {str(uid) for uid in (*plan.kept, *plan.renewed, *plan.quarantined)}
     orphans = [uid for uid in tree.spec_claims() if uid not in known]
     for orphan in orphans:
@@ -111,9 +106,21 @@ def recover(tree: ClaimsTree, reader: ClaimsReader, ledger: Ledger, *, boot_id: 
         undone=list(plan.undone),
         rebooted=len(plan.renewed),
         partitions_discarded=len(plan.discarded),
+        partitions_vacated=len(plan.vacated),
         orphan_specs=orphans,
         leftovers=removed,
     )
+
+
+def _carry_out(plan: RecoveryPlan, tree: ClaimsTree) -> None:
+    for uid, partition in plan.discarded:
+        tree.discard_partition(uid, partition)
+    for uid, partition in plan.vacated:
+        tree.vacate_partition(uid, partition)
+    for uid in plan.undone:
+        tree.remove_claim(uid)
+    for record in plan.renewed.values():
+        tree.write_record(record)
 
 
 def tell_quarantined(ledger: Ledger, recorder: Recorder) -> None:
@@ -132,14 +139,14 @@ def _found(reader: ClaimsReader, uid: ClaimUid) -> FoundClaim:
         record = reader.record(uid)
     except (RecordUnusable, StorageFailed) as exc:
         record = str(exc)
-    bindings: dict[PartitionName, Binding | str] = {}
+    bindings: dict[PartitionName, Binding | str | None] = {}
     try:
         names = reader.partitions(uid)
     except StorageFailed as exc:
         return FoundClaim(record=str(exc), bindings=bindings)
     for name in names:
         try:
-            bindings[name] = reader.binding(uid, name) or "it has no binding.json"
+            bindings[name] = reader.binding(uid, name)
         except (BindingUnusable, StorageFailed) as exc:
             bindings[name] = str(exc)
     return FoundClaim(record=record, bindings=bindings)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from vgpu_dra.assignments import Assigned, Comparison, Replayed
+from vgpu_dra.assignments import Assigned, Comparison, Registrant, Replayed
 from vgpu_dra.policy.admission import ContainerFacts, ShownDevice
 from vgpu_proto import partitions, registrations
 from vgpu_state import grants, ids
 from vgpu_state.claims import PodRef
 from vgpu_state.container_abi import Mount
 from vgpu_state.errors import MalformedInput
-from vgpu_state.ids import ClaimUid, PartitionName, RuntimeId
+from vgpu_state.ids import ClaimUid, ContainerName, PartitionName, RegisterUuid, RuntimeId
 
 _MAX_SHOWN = 253
 
@@ -104,6 +104,24 @@ def recorded_pids(message: registrations.RecordPidsRequest) -> tuple[ClaimUid, P
         ids.parse_runtime_id(text(message.runtime_id, "runtime_id")),
         found,
     )
+
+
+def registrant(message: registrations.BindPartitionRequest) -> tuple[RegisterUuid, Registrant]:
+    """Who registers, and with which UUID.
+
+    Raises:
+        MalformedInput: naming the field.
+    """
+    pid, container = message.pid, text(message.container_name, "container_name")
+    if type(pid) is not int or pid <= 0:
+        raise MalformedInput("pid is no positive number")
+    who = Registrant(
+        runtime_id=ids.parse_runtime_id(text(message.runtime_id, "runtime_id")),
+        pod_uid=ids.parse_pod_uid(text(message.pod_uid, "pod_uid")),
+        pid=pid,
+        container=ids.parse_container_name(container) if container else ContainerName(""),
+    )
+    return ids.parse_register_uuid(text(message.register_uuid, "register_uuid")), who
 
 
 def claim_messages(asked: object) -> list[Any]:

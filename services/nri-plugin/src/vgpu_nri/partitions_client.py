@@ -45,8 +45,12 @@ class PartitionsClient:
             partition=answer.partition,
         )
 
-    async def record_start(self, runtime_id: str, pid: int, *, deadline_s: float) -> None:
-        request = partitions.RecordStartRequest(runtime_id=runtime_id, pid=pid)
+    async def record_start(self, container: VgpuContainer, *, unplaced_in: int | None, deadline_s: float) -> None:
+        """`unplaced_in`: the session, where we do not know of a partition: dra-plugin is told all of the container then."""
+        request = partitions.RecordStartRequest(runtime_id=container.runtime_id, pid=container.pid)
+        if unplaced_in is not None:
+            request.session = unplaced_in
+            request.container.CopyFrom(_encode(container))
         await self._call("RecordStart", request, partitions.RecordStartResponse, deadline_s=deadline_s)
 
     async def release(self, runtime_id: str, stage: Stage, *, deadline_s: float) -> None:

@@ -46,7 +46,7 @@ class Partitions(Protocol):
 
     async def ensure(self, container: VgpuContainer, *, session_id: int, deadline_s: float) -> Adjustment: ...
 
-    async def record_start(self, runtime_id: str, pid: int, *, deadline_s: float) -> None: ...
+    async def record_start(self, container: VgpuContainer, *, unplaced_in: int | None, deadline_s: float) -> None: ...
 
     async def release(self, runtime_id: str, stage: Stage, *, deadline_s: float) -> None: ...
 
@@ -205,7 +205,9 @@ class PluginService:
             # Its env is final here, and a container keeps its grants: without them it must not run on a partition.
             raise MalformedInput(f"the env of container {subject.runtime_id} no longer shows a grant")
         policy.claims_of(container)
-        await self._partitions.record_start(container.runtime_id, container.pid, deadline_s=deadline_s)
+        held = self._ledger.live.get(container.runtime_id)
+        unplaced_in = None if held is not None and held.partition else self._session.id
+        await self._partitions.record_start(container, unplaced_in=unplaced_in, deadline_s=deadline_s)
         self._ledger.hold(container, session_id=self._session.id)
         return _Done(hook="start", payload=wire.EMPTY, runtime_id=container.runtime_id)
 

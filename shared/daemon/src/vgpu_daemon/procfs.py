@@ -13,7 +13,7 @@ from pathlib import Path
 from vgpu_daemon import cgroup_walk
 from vgpu_daemon.cgroup_walk import Step
 from vgpu_state import cgroup, mountinfo
-from vgpu_state.ids import RuntimeId
+from vgpu_state.ids import PodUid, RuntimeId
 
 # Where a path of /proc/<pid>/cgroup may be found: the unified tree, or one hierarchy of cgroup v1. All hold the same processes;
 # the first that has the directory is asked.
@@ -108,6 +108,23 @@ class Procfs:
         found = _all_pids(place.directory)
         return bool(found.pids) or not found.is_complete  # PID 0, a process that we cannot see, counts
 
+    def pod_has_processes(self, pod_uid: PodUid) -> bool:
+        """Whether a process may be left anywhere in the pod: False only when the kernel was asked to the end."""
+        is_certain = True
+        for root in [self._cgroups, *(self._cgroups / name for name in _V1_FIRST)]:
+            if not (root / "cgroup.procs").exists():
+                continue
+            found, is_complete = _find_pods(root, pod_uid)
+            is_certain &= is_complete
+            for directory in found:
+                populated = _populated(directory)
+                pids = _all_pids(directory)
+                if populated or (populated is None and (pids.pids or not pids.is_complete)):
+                    return True
+            if found:
+                return False  # every hierarchy has the same processes
+        return not is_certain
+
     def _cgroup_directory(self, path: str, container_id: RuntimeId) -> _Place:
         roots = [self._cgroups, *(self._cgroups / name for name in _V1_FIRST)]
         if path and ".." not in path.split("/"):
@@ -176,6 +193,26 @@ def _find_container(root: Path, container_id: RuntimeId) -> _Place:
 
     is_complete = cgroup_walk.walk(root, visit)
     return _Place(found[0] if found else None, is_complete)
+
+
+def _find_pods(root: Path, pod_uid: PodUid) -> tuple[list[Path], bool]:
+    """The pod's own directory, or those of its containers where each stands beside the others; whether all was looked at."""
+    found: list[Path] = []
+
+    def visit(_: int, names: Sequence[str]) -> Step:
+        if not names:
+            return Step.DESCEND
+        if len(names) > _DEEPEST_CONTAINER or names[-1] == "user.slice":
+            return Step.SKIP
+        path = "/" + "/".join(names)
+        place = cgroup.locate_path(path)
+        if place is None or place.path != path:
+            return Step.DESCEND
+        if place.pod_uid == pod_uid:
+            found.append(root.joinpath(*names))
+        return Step.SKIP
+
+    return found, cgroup_walk.walk(root, visit)
 
 
 def _all_pids(directory: Path) -> _Pids:

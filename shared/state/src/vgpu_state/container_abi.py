@@ -62,6 +62,11 @@ class Mount:
     options: tuple[str, ...] = READ_ONLY_BIND
 
 
+def pod_env(uid: str, namespace: str, name: str) -> tuple[tuple[str, str], ...]:
+    """The env by which the library's client says which pod it runs in."""
+    return ((ENV_POD_NAME, name), (ENV_POD_NAMESPACE, namespace), (ENV_POD_UID, uid))
+
+
 def scratch_mounts() -> tuple[Mount, ...]:
     """A tmpfs for each scratch directory: fresh at every start, nothing of it on the host's disk."""
     return tuple(Mount(destination=d, source="tmpfs", type="tmpfs", options=SCRATCH_TMPFS) for d in SCRATCH_DIRS)

@@ -15,7 +15,7 @@ from vgpu_state.errors import MalformedInput
 from vgpu_state.ids import ClaimUid, DeviceName, GrantKey, Nonce, PoolName, RequestName, ShareId
 
 ENV_PREFIX = "VGPU_GRANT_"
-MAX_GRANTS = 32  # a claim has at most 32 results, and a container the grants of one claim
+MAX_GRANTS = 128  # a claim gives at most 32; four whole ones in one container are more than its library has slots for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +59,7 @@ def check_count(count: int) -> None:
         MalformedInput: it shows more than one claim can give.
     """
     if count > MAX_GRANTS:
-        raise MalformedInput(f"more than {MAX_GRANTS} grants ({ENV_PREFIX}…) are shown; a claim gives at most {MAX_GRANTS}")
+        raise MalformedInput(f"more than {MAX_GRANTS} grants ({ENV_PREFIX}…) are shown; a container has at most {MAX_GRANTS}")
 
 
 def parse_grant(key: str, value: str) -> ShownGrant:

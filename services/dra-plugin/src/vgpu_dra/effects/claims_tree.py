@@ -15,11 +15,12 @@ from vgpu_dra import cdi
 from vgpu_dra.effects import durable
 from vgpu_state import bindings, layout, records
 from vgpu_state.bindings import BindingUnusable
-from vgpu_state.claims import Binding, ClaimRecord
+from vgpu_state.claims import Binding, ClaimRecord, PodRef
 from vgpu_state.errors import StorageFailed
 from vgpu_state.ids import ClaimUid, PartitionName
 from vgpu_state.layout import Layout
 from vgpu_state.reader import read_file
+from vgpu_state.records import RecordUnusable
 
 _CLAIM_MODE = 0o711
 _CONFIG_MODE = 0o755
@@ -83,8 +84,11 @@ class ClaimsTree:
             self._discard(directory)
             durable.sync_directory(directory.parent)
 
-    def make_partition(self, uid: ClaimUid, name: PartitionName, *, limits: bytes, binding: Binding) -> None:
-        """A partition's fresh directory, whole from the moment it has its name; what had that name is in the trash."""
+    def make_partition(self, uid: ClaimUid, name: PartitionName, *, limits: bytes | None, binding: Binding | None) -> None:
+        """A partition's fresh directory, whole from the moment it has its name; what had that name is in the trash.
+
+        Without `limits` it only says who holds it, without `binding` nobody does yet.
+        """
         final = Path(self._agent.partition(uid, name))
         staged = final.with_name(layout.TEMPORARY_PREFIX + name)
         if staged.exists():
@@ -99,11 +103,17 @@ class ClaimsTree:
                 durable.remove_tree(staged)
             raise
 
-    def _fill_partition(self, directory: Path, *, limits: bytes, binding: Binding) -> None:
+    def _fill_partition(self, directory: Path, *, limits: bytes | None, binding: Binding | None) -> None:
         durable.make_directory(directory, mode=_CLAIM_MODE)
-        durable.make_directory(directory / layout.CONFIG, mode=_CONFIG_MODE)
-        durable.write_new_file(directory / layout.CONFIG / layout.LIMITS, limits, mode=_CONFIG_FILE_MODE)
-        durable.write_new_file(directory / layout.BINDING, bindings.encode_binding(binding), mode=_PRIVATE_MODE)
+        if limits is not None:
+            durable.make_directory(directory / layout.CONFIG, mode=_CONFIG_MODE)
+            durable.write_new_file(directory / layout.CONFIG / layout.LIMITS, limits, mode=_CONFIG_FILE_MODE)
+        if binding is not None:
+            durable.write_new_file(directory / layout.BINDING, bindings.encode_binding(binding), mode=_PRIVATE_MODE)
+
+    def write_limits(self, uid: ClaimUid, name: PartitionName, limits: bytes) -> None:
+        """The limits of a partition that stands, by rename within the mounted directory."""
+        durable.replace_file_unsynced(Path(self._agent.limits(uid, name)), limits, mode=_CONFIG_FILE_MODE)
 
     def write_binding(self, uid: ClaimUid, name: PartitionName, binding: Binding) -> None:
         path = Path(self._agent.binding(uid, name))
@@ -120,19 +130,25 @@ class ClaimsTree:
     def read_limits(self, uid: ClaimUid, name: PartitionName) -> bytes | None:
         return read_file(self._agent.limits(uid, name), limit=1 << 20)
 
+    def vacate_partition(self, uid: ClaimUid, name: PartitionName) -> None:
+        """Nobody holds the partition any more, and it lists no process; its directory and limits stay for the next."""
+        durable.remove_file(Path(self._agent.binding(uid, name)))
+        durable.remove_file(Path(self._agent.pids(uid, name)))
+
     def discard_partition(self, uid: ClaimUid, name: PartitionName) -> None:
         """A partition's directory is in the trash."""
         path = Path(self._agent.claim(uid)) / name
         if path.exists():
             self._discard(path)
 
-    def empty_trash(self, *, is_inhabited: Callable[[Binding], bool]) -> dict[str, StorageFailed]:
+    def empty_trash(self, *, is_inhabited: Callable[[Binding | PodRef], bool]) -> dict[str, StorageFailed]:
         """What was thrown away is deleted, once no process is left that could read it. Repeating it is harmless.
 
         Returns which entries the disk would not let go, and why; they do not keep the others.
 
         A bind mount keeps the inode of a directory, not what is in it: a container that outlives its partition's place in the
-        tree would find no limits, and go without.
+        tree would find no limits, and go without. Where partitions were made at Prepare the pod is asked about, since nobody
+        need have told of its containers.
 
         Raises:
             StorageFailed: the trash cannot be listed.
@@ -140,7 +156,7 @@ class ClaimsTree:
         failed: dict[str, StorageFailed] = {}
         for name in _listed(Path(self._agent.trash)):
             entry = Path(self._agent.trash) / name
-            if not any(is_inhabited(binding) for binding in _bindings_in(entry)):
+            if not any(is_inhabited(one) for one in _users_in(entry)):
                 try:
                     durable.remove_tree(entry)
                 except StorageFailed as exc:
@@ -187,6 +203,11 @@ def _listed(path: Path) -> list[str]:
         return os.listdir(path)
 
 
+def _users_in(entry: Path) -> Iterator[Binding | PodRef]:
+    yield from _bindings_in(entry)
+    yield from _pods_in(entry)
+
+
 def _bindings_in(entry: Path) -> Iterator[Binding]:
     """Those of a partition, or of a claim's partitions; what cannot be read is nobody's."""
     for folder in (entry, *(entry / name for name in _names(entry))):
@@ -194,6 +215,14 @@ def _bindings_in(entry: Path) -> Iterator[Binding]:
             raw = read_file(PurePosixPath(folder / layout.BINDING), limit=bindings.MAX_BYTES)
             if raw is not None:
                 yield bindings.decode_binding(raw)
+
+
+def _pods_in(entry: Path) -> Iterator[PodRef]:
+    with suppress(RecordUnusable, StorageFailed):
+        raw = read_file(PurePosixPath(entry / layout.RECORD), limit=records.MAX_BYTES)
+        record = None if raw is None else records.decode_record(raw)
+        if record is not None and record.eager is not None:
+            yield record.eager.pod
 
 
 def _names(path: Path) -> list[str]:

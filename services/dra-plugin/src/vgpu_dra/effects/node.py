@@ -8,6 +8,7 @@ from pathlib import Path
 from vgpu_dra import cdi
 from vgpu_dra.effects.driver_files import NodePaths, find_node_files, has_cuda
 from vgpu_dra.inventory import Inventory
+from vgpu_dra.policy import assigners
 from vgpu_dra.rules import NodeRules
 from vgpu_state.claims import ClaimRecord, PreparedMig, PreparedResult
 from vgpu_state.errors import PreconditionFailed
@@ -50,7 +51,8 @@ class Node:
                 f"claim {record.claim}: the driver's libraries of version {version} are not under {self._paths.driver_root} "
                 f"(--driver-root); NVML still reports {version}: was the driver upgraded without a restart?"
             )
-        return cdi.encode_spec(record, files=files, host=self.rules.host, library_version=self.rules.library_version)
+        edits = {r.grant.key: assigners.device_edits(record, r, rules=self.rules) for r in record.vgpus}
+        return cdi.encode_spec(record, files=files, edits=edits)
 
     def check_library_set(self) -> None:
         """Returns when what the containers mount is on the node.

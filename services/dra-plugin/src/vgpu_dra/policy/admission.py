@@ -9,11 +9,13 @@ from __future__ import annotations
 import fnmatch
 import hmac
 import posixpath
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from vgpu_dra import cdi
 from vgpu_dra.inventory import Inventory
+from vgpu_dra.policy import assigners
+from vgpu_dra.policy.assigner import Granted
 from vgpu_dra.rules import NodeRules
 from vgpu_state import container_abi
 from vgpu_state.claims import ClaimRecord, ClaimState, PodRef, PreparedVgpu
@@ -29,6 +31,7 @@ OUR_DESTINATIONS = (
     container_abi.MANAGER_DIR,
     container_abi.REGISTRY_DIR,
     container_abi.LIBRARY,
+    container_abi.HOST_PROC_DIR,
     container_abi.PRELOAD_LIST,
     container_abi.CONFIG_DIR,
     *container_abi.SCRATCH_DIRS,
@@ -58,32 +61,25 @@ class ContainerFacts:
     allows_all_devices: bool
 
     def __str__(self) -> str:
-        return f"container {self.name} of pod {self.pod.namespace}/{self.pod.name}"
+        return f"container {self.name} of pod {self.pod}"
 
 
-def single_claim(facts: ContainerFacts) -> ClaimUid:
-    """The one claim that all grants are of.
-
-    Raises:
-        PreconditionFailed: they are of several claims.
-    """
-    uids = sorted({g.claim_uid for g in facts.grants})
-    if len(uids) != 1:
-        raise PreconditionFailed(f"{facts} shows grants of {len(uids)} claims ({', '.join(uids)}); one vGPU claim is allowed")
-    return uids[0]
+def claims_of(facts: ContainerFacts) -> tuple[ClaimUid, ...]:
+    """The claims that the container shows grants of, ascending: its partition is in the lowest."""
+    return tuple(sorted({g.claim_uid for g in facts.grants}))
 
 
-def granted_results(facts: ContainerFacts, record: ClaimRecord | None) -> tuple[PreparedVgpu, ...]:
-    """The prepared results that the grants give, in the claim's order.
+def granted_of(facts: ContainerFacts, uid: ClaimUid, record: ClaimRecord | None) -> Granted:
+    """What the container's grants of claim `uid` give, in the claim's order.
 
     Raises:
         PermissionRefused: the claim is not prepared here, or a grant is not one that Prepare gave.
     """
     if record is None or record.state is not ClaimState.PREPARED:
-        uid = facts.grants[0].claim_uid
         raise PermissionRefused(f"{facts} shows a grant of claim {uid}, which is not prepared on this node")
     by_key = record.vgpu_by_key()
-    for grant in facts.grants:
+    shown = [g for g in facts.grants if g.claim_uid == uid]
+    for grant in shown:
         result = by_key.get(grant.key)
         if (
             result is None
@@ -91,11 +87,11 @@ def granted_results(facts: ContainerFacts, record: ClaimRecord | None) -> tuple[
             or not hmac.compare_digest(result.grant.nonce.encode(), grant.nonce.encode())
         ):
             raise PermissionRefused(f"{facts}: grant {grant.key} of claim {record.claim} is unknown; it was not given by Prepare")
-    shown = {g.key for g in facts.grants}
-    return tuple(r for r in record.vgpus if r.grant.key in shown)
+    keys = {g.key for g in shown}
+    return Granted(record=record, results=tuple(r for r in record.vgpus if r.grant.key in keys))
 
 
-def check_container(facts: ContainerFacts, results: Iterable[PreparedVgpu], *, rules: NodeRules, inventory: Inventory) -> None:
+def check_container(facts: ContainerFacts, granted: Sequence[Granted], *, rules: NodeRules, inventory: Inventory) -> None:
     """Returns when nothing the container is given could widen its slice or reach into ours.
 
     Raises:
@@ -103,8 +99,8 @@ def check_container(facts: ContainerFacts, results: Iterable[PreparedVgpu], *, r
     """
     _check_handler(facts, rules)
     _check_privileged(facts, rules)
-    _check_devices(facts, tuple(results), inventory)
-    _check_mounts(facts, rules)
+    _check_devices(facts, [result for g in granted for result in g.results], inventory)
+    _check_mounts(facts, granted, rules)
 
 
 def _check_handler(facts: ContainerFacts, rules: NodeRules) -> None:
@@ -154,12 +150,13 @@ def _gpu_minors(device: ShownDevice) -> set[int]:
     return minors
 
 
-def _check_mounts(facts: ContainerFacts, rules: NodeRules) -> None:
+def _check_mounts(facts: ContainerFacts, granted: Sequence[Granted], rules: NodeRules) -> None:
     # With the write protection: a hostPath volume may name our source and our destination, and be writable.
     ours = {
         (m.destination, m.source, _is_read_only(m))
-        for uid in {g.claim_uid for g in facts.grants}
-        for m in cdi.claim_mounts(uid, host=rules.host, library_version=rules.library_version)
+        for g in granted
+        for result in g.results
+        for m in assigners.device_edits(g.record, result, rules=rules).mounts
     }
     for mount in facts.mounts:
         if (mount.destination, mount.source, _is_read_only(mount)) not in ours:

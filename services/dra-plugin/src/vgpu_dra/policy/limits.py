@@ -2,40 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from vgpu_dra.inventory import WHOLE_CORES_PERCENT, Gpu, Inventory
+from vgpu_dra.policy.assigner import Granted
 from vgpu_dra.rules import Ratios
-from vgpu_state.claims import Binding, ClaimRecord, ComputePolicy, Consumed, PreparedVgpu
+from vgpu_state.claims import ComputePolicy, Consumed, PodRef, PreparedVgpu
 from vgpu_state.errors import PreconditionFailed
 from vgpu_state.ids import GpuUuid
 from vgpu_state.vgpu_config import Limits, Slot
 
-_NOTHING = Consumed(cores_percent=0, memory_bytes=0)
+_STRICTEST_FIRST = (ComputePolicy.FIXED, ComputePolicy.BALANCE, ComputePolicy.NONE)
 
 
-def container_limits(
-    shares: Iterable[PreparedVgpu], *, record: ClaimRecord, holder: Binding, inventory: Inventory, ratios: Ratios
-) -> Limits:
-    """One slot per GPU, at its NVML index: the sum of this container's shares, capped at what the device is offered with.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """Whose limits they are. `container` is "" where several of the pod take turns; "" where nothing registers by UUID."""
+
+    pod: PodRef
+    container: str
+    register_uuid: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Share:
+    """One share of a GPU, and what its claim says of compute."""
+
+    gpu: Gpu
+    consumed: Consumed
+    policy: ComputePolicy
+
+
+def container_limits(granted: Sequence[Granted], *, holder: Holder, inventory: Inventory, ratios: Ratios) -> Limits:
+    """One slot per GPU, at its NVML index: the sum of the shares, capped at what the device is offered with.
+
+    Where shares of one GPU come from claims with different policies the strictest holds for it.
 
     Raises:
         PreconditionFailed: a GPU of the claim is not on the node any more, is in MIG mode by now, or has no slot at its index of
             today.
     """
-    sums: dict[GpuUuid, Consumed] = {}
-    gpus: dict[GpuUuid, Gpu] = {}
-    for share in shares:
-        gpus[share.gpu_uuid] = _shared_gpu(share, where=f"claim {record.claim} request {share.request}", inventory=inventory)
-        sums[share.gpu_uuid] = _added(sums.get(share.gpu_uuid, _NOTHING), share.consumed)
+    shares: dict[GpuUuid, list[_Share]] = {}
+    for g in granted:
+        for result in g.results:
+            gpu = _shared_gpu(result, where=f"claim {g.record.claim} request {result.request}", inventory=inventory)
+            shares.setdefault(gpu.uuid, []).append(_Share(gpu=gpu, consumed=result.consumed, policy=g.record.policy))
     return Limits(
         pod_uid=holder.pod.uid,
         pod_name=holder.pod.name,
         pod_namespace=holder.pod.namespace,
         container_name=holder.container,
+        register_uuid=holder.register_uuid,
         driver_version=inventory.driver_version,
         cuda_version=inventory.cuda_version,
-        slots={gpu.index: _slot(gpu, sums[uuid], policy=record.policy, ratios=ratios) for uuid, gpu in gpus.items()},
+        compatibility_mode=granted[0].record.compatibility.value,
+        slots={of_gpu[0].gpu.index: _slot(of_gpu, ratios=ratios) for of_gpu in shares.values()},
     )
 
 
@@ -50,13 +72,12 @@ def _shared_gpu(share: PreparedVgpu, *, where: str, inventory: Inventory) -> Gpu
     return gpu
 
 
-def _added(one: Consumed, other: Consumed) -> Consumed:
-    return Consumed(cores_percent=one.cores_percent + other.cores_percent, memory_bytes=one.memory_bytes + other.memory_bytes)
-
-
-def _slot(gpu: Gpu, total: Consumed, *, policy: ComputePolicy, ratios: Ratios) -> Slot:
-    memory = min(total.memory_bytes, ratios.memory_bytes(gpu.memory_bytes))  # the library does not cap it
-    cores = WHOLE_CORES_PERCENT if policy is ComputePolicy.NONE else min(total.cores_percent, WHOLE_CORES_PERCENT)
+def _slot(shares: Sequence[_Share], *, ratios: Ratios) -> Slot:
+    gpu, policy = shares[0].gpu, strictest(s.policy for s in shares)
+    # The library caps neither.
+    memory = min(sum(s.consumed.memory_bytes for s in shares), ratios.memory_bytes(gpu.memory_bytes))
+    percent = min(sum(s.consumed.cores_percent for s in shares), WHOLE_CORES_PERCENT)
+    cores = WHOLE_CORES_PERCENT if policy is ComputePolicy.NONE else percent
     is_elastic = policy is ComputePolicy.BALANCE and cores > 0
     return Slot(
         uuid=gpu.uuid,
@@ -66,3 +87,8 @@ def _slot(gpu: Gpu, total: Consumed, *, policy: ComputePolicy, ratios: Ratios) -
         cores_percent=cores,
         ceiling_percent=WHOLE_CORES_PERCENT if is_elastic else cores,
     )
+
+
+def strictest(policies: Iterable[ComputePolicy]) -> ComputePolicy:
+    """The one that takes least from the GPU's other users."""
+    return min(policies, key=_STRICTEST_FIRST.index)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from vgpu_dra import cdi
 from vgpu_dra.policy.admission import ContainerFacts
-from vgpu_state import container_abi, ids
-from vgpu_state.claims import Binding, ClaimRecord, HolderState, PreparedVgpu
-from vgpu_state.container_abi import Mount
+from vgpu_dra.policy.assigner import Granted, Placement
+from vgpu_state.claims import Binding, HolderState
 from vgpu_state.errors import NotReady, PreconditionFailed, Superseded
-from vgpu_state.ids import PartitionName, RequestName
-from vgpu_state.layout import Layout
+from vgpu_state.ids import ClaimUid, PartitionName, RequestName
 
 NEVER_STARTED_GRACE_S = 120.0  # between create and start a container has no cgroup to look at
 
@@ -26,56 +23,47 @@ class Confirm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Make:
-    """A fresh directory for `binding`; what stands under its name goes, and `evicted` holders lose their requests."""
+    """`binding` for the container's home, the `references` to it for its other claims; `evicted` holders lose their requests."""
 
     binding: Binding
-    evicted: Mapping[PartitionName, Binding]
+    references: Mapping[ClaimUid, Binding]
+    evicted: Sequence[tuple[ClaimUid, PartitionName, Binding]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holders:
-    """Who holds the claim's requests now, and which of the others than the container itself live.
+    """Who holds a claim's requests now, which of them live, and what the container was given of it."""
 
-    `may_evict`: the runtime has told which containers live.
-    """
-
-    record: ClaimRecord
+    granted: Granted
     bindings: Mapping[PartitionName, Binding]
     live: frozenset[PartitionName]
-    may_evict: bool
 
 
-def plan_ensure(facts: ContainerFacts, *, results: Iterable[PreparedVgpu], holders: Holders, session: int) -> Confirm | Make:
-    """What EnsurePartition does for this container.
+def plan_ensure(
+    facts: ContainerFacts, *, placement: Placement, claims: Sequence[Holders], session: int, may_evict: bool
+) -> Confirm | Make:
+    """What EnsurePartition does for this container, whose partition is in the first of `claims`.
 
-    A newer runtime id of the same (pod, container) takes over; another live holder of one of its requests refuses it; one
-    that is dead, whose Stop was lost, is evicted, though not before the runtime has told which containers live (`may_evict`).
+    A newer runtime id of the same (pod, container) takes over; another live holder of one of its requests, or of its partition,
+    refuses it; one that is dead, whose Stop was lost, is evicted, though not before the runtime has told which containers live
+    (`may_evict`).
 
     Raises:
         Superseded: this runtime id was stopped already.
         PreconditionFailed: a live container holds a request; the message has both names.
         NotReady: a holder looks dead, and the runtime's list of containers has not come yet.
     """
-    name = ids.partition_name(facts.pod.uid, facts.name)
-    held = holders.bindings.get(name)
+    name = placement.name
+    held = claims[0].bindings.get(name)
     if held is not None and held.runtime_id == facts.runtime_id:
         if held.state is HolderState.STOPPED:
             raise Superseded(f"{facts} ({facts.runtime_id[:12]}) was stopped; a new container is needed")
         return Confirm(binding=held)
-    wanted = tuple(results)
-    evicted: dict[PartitionName, Binding] = {}
-    for other, binding in holders.bindings.items():
-        shared = _shared_requests(binding, wanted, record=holders.record)
-        if other == name or binding.state is HolderState.STOPPED or not shared:
-            continue
-        if other in holders.live:
-            raise PreconditionFailed(
-                f"{facts} wants request {shared[0]} of claim {holders.record.claim}, which container {binding.container} of pod "
-                f"{binding.pod.namespace}/{binding.pod.name} holds; one live container may hold a vGPU request"
-            )
-        if not holders.may_evict:
-            raise NotReady(f"{facts}: the runtime has not yet said which containers live; request {shared[0]} may still be held")
-        evicted[other] = stopped(binding)
+    evicted: list[tuple[ClaimUid, PartitionName, Binding]] = []
+    for claim in claims:
+        uid = claim.granted.record.claim.uid
+        dead = _dead_holders(facts, claim, own=name, may_evict=may_evict)
+        evicted += [(uid, other, stopped(claim.bindings[other])) for other in dead if other != name]  # its own is replaced
     binding = Binding(
         pod=facts.pod,
         container=facts.name,
@@ -83,9 +71,20 @@ def plan_ensure(facts: ContainerFacts, *, results: Iterable[PreparedVgpu], holde
         session=session,
         cgroup="",
         state=HolderState.CREATED,
-        grants=tuple(r.grant.key for r in wanted),
+        grants=tuple(r.grant.key for claim in claims for r in claim.granted.results),
     )
-    return Make(binding=binding, evicted=evicted)
+    references = {
+        claim.granted.record.claim.uid: replace(
+            binding, home=placement.claim_uid, grants=tuple(r.grant.key for r in claim.granted.results)
+        )
+        for claim in claims[1:]
+    }
+    return Make(binding=binding, references=references, evicted=evicted)
+
+
+def is_held_by(binding: Binding, facts: ContainerFacts) -> bool:
+    """Whether the holder is the same container of the same pod, in whichever attempt."""
+    return (binding.pod.uid, binding.container) == (facts.pod.uid, facts.name)
 
 
 def stopped(binding: Binding) -> Binding:
@@ -102,31 +101,31 @@ def is_holder_live(binding: Binding, *, still_runs: Callable[[], bool], age_s: f
     return (not binding.is_started and age_s < NEVER_STARTED_GRACE_S) or still_runs()
 
 
-def adjustment_mounts(record: ClaimRecord, partition: PartitionName, *, host: Layout) -> tuple[Mount, ...]:
-    """What NRI adds: the container's own limits over the poison, and fresh scratch."""
-    config = Mount(destination=container_abi.CONFIG_DIR, source=str(host.config(record.claim.uid, partition)))
-    return (config, *container_abi.scratch_mounts())
+def _dead_holders(facts: ContainerFacts, claim: Holders, *, own: PartitionName, may_evict: bool) -> list[PartitionName]:
+    """The holders that stand in the container's way and have ended.
+
+    Raises:
+        PreconditionFailed: one of them lives.
+        NotReady: one seems to have ended, and nobody has told so.
+    """
+    dead: list[PartitionName] = []
+    for name, binding in claim.bindings.items():
+        shared = _shared_requests(binding, claim.granted)
+        if binding.state is HolderState.STOPPED or is_held_by(binding, facts) or not (shared or name == own):
+            continue
+        request = (shared or [r.request for r in claim.granted.results])[0]
+        if name in claim.live:
+            raise PreconditionFailed(
+                f"{facts} wants request {request} of claim {claim.granted.record.claim}, which {binding} holds; one live "
+                "container may hold a vGPU request"
+            )
+        if not may_evict:
+            raise NotReady(f"{facts}: the runtime has not yet said which containers live; request {request} may still be held")
+        dead.append(name)
+    return dead
 
 
-def container_mounts(record: ClaimRecord, partition: PartitionName, *, host: Layout, library_version: str) -> tuple[Mount, ...]:
-    """Every mount of ours that a started container has: CDI's, with NRI's in place of those at the same destination."""
-    given = cdi.claim_mounts(record.claim.uid, host=host, library_version=library_version)
-    added = adjustment_mounts(record, partition, host=host)
-    return tuple({m.destination: m for m in (*given, *added)}.values())
-
-
-def adjustment_env(binding: Binding) -> tuple[tuple[str, str], ...]:
-    """What NRI sets: who the container is, for the library's client. An empty value shadows what an image may carry."""
-    return (
-        (container_abi.ENV_POD_NAME, binding.pod.name),
-        (container_abi.ENV_POD_NAMESPACE, binding.pod.namespace),
-        (container_abi.ENV_POD_UID, binding.pod.uid),
-        (container_abi.ENV_CONTAINER_NAME, binding.container),
-        (container_abi.ENV_REGISTER_UUID, ""),
-    )
-
-
-def _shared_requests(binding: Binding, wanted: tuple[PreparedVgpu, ...], *, record: ClaimRecord) -> list[RequestName]:
-    by_key = record.vgpu_by_key()
+def _shared_requests(binding: Binding, granted: Granted) -> list[RequestName]:
+    by_key = granted.record.vgpu_by_key()
     held = {by_key[k].request for k in binding.grants if k in by_key}
-    return sorted(held & {r.request for r in wanted})
+    return sorted(held & {r.request for r in granted.results})

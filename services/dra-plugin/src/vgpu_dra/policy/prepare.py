@@ -22,18 +22,23 @@ from vgpu_state.claims import (
     PreparedResult,
     PreparedVgpu,
 )
+from vgpu_state.container_abi import CompatibilityMode
 from vgpu_state.errors import MalformedInput, PreconditionFailed
 from vgpu_state.ids import GrantKey, Nonce
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeNow:
-    """This node at the moment of a Prepare: its GPUs, how much of them is given away, in shares too, which boot it is."""
+    """This node at the moment of a Prepare: its GPUs, how much of them is given away, in shares too, which boot it is.
+
+    `compatibility`: how the library of new containers tells its processes.
+    """
 
     inventory: Inventory
     ratios: Ratios
     boot_id: str
     has_shares: bool = True
+    compatibility: CompatibilityMode = CompatibilityMode.CLIENT
 
 
 def plan_prepare(
@@ -67,6 +72,7 @@ def plan_prepare(
         boot_id=node.boot_id,
         state=ClaimState.STARTED,
         policy=allocation.policy,
+        compatibility=node.compatibility if any(isinstance(r, PreparedVgpu) for r in results) else CompatibilityMode.CLIENT,
         results=results,
     )
 

@@ -15,15 +15,21 @@ from vgpu_state.ids import ClaimUid, PartitionName
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundClaim:
-    """One claim directory. `record` is None without claim.json. What cannot be used is the reason's text."""
+    """One claim directory. `record` is None without claim.json. What cannot be used is the reason's text.
+
+    A partition has a binding, or None where it has no binding.json.
+    """
 
     record: ClaimRecord | str | None
-    bindings: Mapping[PartitionName, Binding | str]
+    bindings: Mapping[PartitionName, Binding | str | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryPlan:
-    """Keep `kept` as they are, write `renewed` anew without their bindings, undo the others."""
+    """Keep `kept` as they are, write `renewed` anew without their bindings, undo the others.
+
+    `discarded` partitions go; `vacated` ones, which were made at Prepare, stay without their holder.
+    """
 
     kept: Mapping[ClaimUid, ClaimRecord]
     renewed: Mapping[ClaimUid, ClaimRecord]
@@ -31,6 +37,7 @@ class RecoveryPlan:
     undone: tuple[ClaimUid, ...]
     bindings: Mapping[ClaimUid, Mapping[PartitionName, Binding]]
     discarded: tuple[tuple[ClaimUid, PartitionName], ...]
+    vacated: tuple[tuple[ClaimUid, PartitionName], ...]
 
 
 def plan_recovery(found: Mapping[ClaimUid, FoundClaim], *, boot_id: str) -> RecoveryPlan:
@@ -45,6 +52,7 @@ def plan_recovery(found: Mapping[ClaimUid, FoundClaim], *, boot_id: str) -> Reco
     undone: list[ClaimUid] = []
     bindings: dict[ClaimUid, dict[PartitionName, Binding]] = {}
     discarded: list[tuple[ClaimUid, PartitionName]] = []
+    vacated: list[tuple[ClaimUid, PartitionName]] = []
     for uid, claim in found.items():
         match claim.record:
             case str() as reason:
@@ -53,9 +61,11 @@ def plan_recovery(found: Mapping[ClaimUid, FoundClaim], *, boot_id: str) -> Reco
                 quarantined[uid] = f"claim.json speaks of claim {record.claim.uid}"
             case ClaimRecord(state=ClaimState.PREPARED, boot_id=then) as record if then != boot_id:
                 renewed[uid] = replace(record, boot_id=boot_id)
-                discarded += [(uid, name) for name in claim.bindings]
+                own = _made_at_prepare(record)
+                discarded += [(uid, name) for name in claim.bindings if name not in own]
+                vacated += [(uid, name) for name in claim.bindings if name in own]
             case ClaimRecord(state=ClaimState.PREPARED) as record:
-                unusable = [f"partition {name}: {b}" for name, b in claim.bindings.items() if isinstance(b, str)]
+                unusable = _unusable(claim.bindings, vacant=_made_at_prepare(record))
                 if unusable:
                     quarantined[uid] = unusable[0]
                     continue
@@ -70,4 +80,15 @@ def plan_recovery(found: Mapping[ClaimUid, FoundClaim], *, boot_id: str) -> Reco
         undone=tuple(undone),
         bindings=bindings,
         discarded=tuple(discarded),
+        vacated=tuple(vacated),
     )
+
+
+def _made_at_prepare(record: ClaimRecord) -> frozenset[PartitionName]:
+    return frozenset(p.name for p in record.eager.partitions) if record.eager is not None else frozenset()
+
+
+def _unusable(bindings: Mapping[PartitionName, Binding | str | None], *, vacant: frozenset[PartitionName]) -> list[str]:
+    """Why nobody can say whose a partition is, for each such; those that may be `vacant` are nobody's without a binding."""
+    found = {name: b for name, b in bindings.items() if not isinstance(b, Binding) and not (b is None and name in vacant)}
+    return [f"partition {name}: {reason or 'it has no binding.json'}" for name, reason in found.items()]

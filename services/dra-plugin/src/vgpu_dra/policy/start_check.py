@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from vgpu_dra.policy.admission import OUR_DESTINATIONS, is_below
+from vgpu_state import container_abi
 from vgpu_state.container_abi import Mount
 from vgpu_state.errors import PreconditionFailed
 from vgpu_state.mountinfo import MountEntry, visible_mount
@@ -18,10 +19,11 @@ from vgpu_state.mountinfo import MountEntry, visible_mount
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
-    """What must lie on top at `destination`: a file system's device and path within it, or any fresh tmpfs (None)."""
+    """What must lie on top at `destination`: a file system's device and path within it; None: any whole one of type `fs_type`."""
 
     destination: str
     content: tuple[str, str] | None
+    fs_type: str = "tmpfs"
 
 
 def expect(mount: Mount, *, agent_path: str, own_mounts: Sequence[MountEntry]) -> Expected:
@@ -31,6 +33,9 @@ def expect(mount: Mount, *, agent_path: str, own_mounts: Sequence[MountEntry]) -
     """
     if mount.type == "tmpfs":
         return Expected(destination=mount.destination, content=None)
+    if mount.destination == container_abi.HOST_PROC_DIR:
+        # The host's /proc; ours is another mount of the same processes.
+        return Expected(destination=mount.destination, content=None, fs_type="proc")
     return Expected(destination=mount.destination, content=content_of(own_mounts, agent_path))
 
 
@@ -68,7 +73,7 @@ def _fits(seen: MountEntry, item: Expected) -> bool:
     if seen.mount_point != item.destination:
         return False
     if item.content is None:
-        return seen.fs_type == "tmpfs" and seen.root == "/"
+        return seen.fs_type == item.fs_type and seen.root == "/"
     return seen.content == item.content
 
 
