@@ -1,10 +1,11 @@
-"""The track without NRI: on a node whose runtime has none no vGPU pod runs unlimited, and all else lives."""
+"""The track without NRI: on a node whose runtime has none vGPU pods have their limits all the same, and all else lives."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -40,18 +41,14 @@ def test_services_are_ready_but_nri_plugin_which_says_why(vgpu: VgpuCluster) -> 
     assert len([device for device in vgpu.devices() if device["name"].startswith("vgpu-")]) == 8
 
 
-def test_vgpu_pod_fails_before_its_program_and_its_event_says_that_nri_was_not_there(namespace: Namespace) -> None:
+def test_vgpu_pod_runs_with_its_limits_which_were_made_at_prepare(namespace: Namespace) -> None:
     used = namespace.template(claim_spec(request("gpu", memory="8Gi", cores="30")))
 
-    name = namespace.create(pod(used, Box(script=_RAN)))
+    name = namespace.run(pod(used))
 
-    namespace.wait_event(name, "/created-without-nri")
-    claim_uid = namespace.claim_of(name)["metadata"]["uid"]
-    wait_until(lambda: namespace.pod(name)["status"]["phase"] == "Failed", "the pod has failed")
-    states, *events, log = namespace.story(name)
-    assert any(f"claims/{claim_uid}/created-without-nri" in event for event in events)
-    assert '"reason": "StartError"' in states
-    assert "the program ran" not in log
+    (share,) = namespace.slices(name).values()
+    assert share == Slice(memory_bytes=8 * GIB, cores_percent=30)
+    assert _assigned(namespace, name) == ("eager", "nri_absent")
 
 
 def test_pod_without_a_claim_runs(namespace: Namespace) -> None:
@@ -68,13 +65,27 @@ def test_pod_with_a_whole_gpu_runs_and_sees_that_gpu(namespace: Namespace) -> No
     assert [f"gpu-{node.removeprefix('nvidia')}" for node in nodes if node.removeprefix("nvidia").isdigit()] == [result["device"]]
 
 
-def test_vgpu_pod_that_is_restarted_runs_when_the_runtime_has_nri_again(namespace: Namespace) -> None:
+def test_when_the_runtime_has_nri_again_pods_keep_what_they_have_and_the_next_is_assigned_by_it(namespace: Namespace) -> None:
     used = namespace.template(claim_spec(request("gpu", memory="8Gi", cores="30")))
-    name = namespace.create(pod(used, restart="Always"))
-    namespace.wait_event(name, "/created-without-nri")
+    old = namespace.run(pod(used))
 
     with namespace.vgpu.cluster.runtime(nri=True):
-        namespace.wait_running(name)
+        wait_until(lambda: _state(namespace.vgpu)["is_nri_alive"], "nri-plugin lives")
+        new = namespace.run(pod(used))
 
-    (share,) = namespace.slices(name).values()
-    assert share == Slice(memory_bytes=8 * GIB, cores_percent=30)
+        assert _assigned(namespace, new) == ("lazy", None)
+        assert _assigned(namespace, old) == ("eager", "nri_absent")
+        (kept,), (given,) = namespace.slices_now(old).values(), namespace.slices(new).values()
+        assert kept == given == Slice(memory_bytes=8 * GIB, cores_percent=30)
+
+
+def _state(vgpu: VgpuCluster) -> dict[str, Any]:
+    state: dict[str, Any] = asyncio.run(vgpu.stack.dra.debug("state"))
+    return state
+
+
+def _assigned(namespace: Namespace, name: str) -> tuple[str, str | None]:
+    """How the partitions of the pod's claim were assigned, and why not by NRI."""
+    claims = asyncio.run(namespace.vgpu.stack.dra.debug("claims"))
+    shown = claims[namespace.claim_of(name)["metadata"]["uid"]]
+    return shown["mode"], shown.get("eager_reason")

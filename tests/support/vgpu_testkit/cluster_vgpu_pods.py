@@ -28,7 +28,8 @@ TEMPLATES = f"{RESOURCES}/namespaces/default/resourceclaimtemplates"
 # Prints the limits, registers as the library would, prints them again: now with the processes that were recorded.
 SCRIPT = (
     "read-limits && /etc/vgpu-manager/registry/device-client --address /etc/vgpu-manager/registry/socket.sock "
-    '--pod-uid "$VGPU_POD_UID" --container-name "$VGPU_CONTAINER_NAME" --register-uuid "" && read-limits && '
+    '--pod-uid "$VGPU_POD_UID" --container-name "$VGPU_CONTAINER_NAME" --register-uuid "$MANAGER_CLIENT_REGISTER_UUID" && '
+    "read-limits && "
 )
 STAY = SCRIPT + "exec sleep 100000"
 END = SCRIPT + "sleep 1"

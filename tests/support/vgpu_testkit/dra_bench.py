@@ -123,6 +123,10 @@ class DraBench:
     async def answers(self, *claims: Claim) -> Mapping[str, PrepareAnswer]:
         """What NodePrepareResources answers each claim, no kubelet judging it."""
         await self.nri.live()
+        return await self.answers_without_nri(*claims)
+
+    async def answers_without_nri(self, *claims: Claim) -> Mapping[str, PrepareAnswer]:
+        """As `answers`, where nobody says that nri-plugin lives."""
         async with kubelet_wire.dialled(str(self._dra_socket), Timings()) as channel:
             return await kubelet_wire.node_prepare(channel, V1, claims, timeout_s=20)
 

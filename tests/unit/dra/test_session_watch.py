@@ -15,7 +15,10 @@ class Told(NoRecorder):
 
     def node(self, reason: Reason, note: str, severity: Severity = Severity.WARNING) -> None:
         assert severity is Severity.WARNING
-        assert note.startswith("nri-plugin has had no session with the container runtime for 120 s")
+        assert note.startswith(
+            "nri-plugin has had no session with the container runtime for 120 s: containers of claims that were prepared with it "
+            "do not start until it is back, new claims are prepared without it"
+        )
         self.reasons.append(reason)
 
 

@@ -180,13 +180,15 @@ class App:
         registrations = RegistrationsService(self._state.partitions, self._state.eager_bindings, self._workers, self._metrics)
         registry = await private_sockets.serve(self._settings.registrations_socket, [registrations])
         self._phase = "serving"
+        self._mode.begin()
         try:
             async with self._pod_resources, asyncio.TaskGroup() as running:
                 background = [running.create_task(self._gpus.serve(every_s=self._settings.gpu_poll_s), name="gpus")]
                 listen = self._health.serve(lambda ear: EventListener(self._nvml, ear), self._workers)
                 background.append(running.create_task(listen, name="health"))
                 background.append(running.create_task(self._housekeeping.serve(), name="housekeeping"))
-                background.append(running.create_task(self._session_watch.serve(), name="session watch"))
+                if self._settings.gates.is_on(Gate.NRI_SUPPORT):  # else nobody is missed
+                    background.append(running.create_task(self._session_watch.serve(), name="session watch"))
                 if self._control_plane is not None:
                     vanished = self._vanished_claims(self._control_plane)
                     background.append(running.create_task(vanished.serve(), name="vanished claims"))

@@ -1,4 +1,4 @@
-"""Says once when nri-plugin's session with the runtime has been away for too long: until it is back no vGPU container starts."""
+"""Says once when nri-plugin's session with the runtime has been away for too long: what was prepared with it does not start."""
 
 from __future__ import annotations
 
@@ -39,6 +39,9 @@ class SessionWatch:
         if self._clock() - renewed < AWAY_S or self._told_of == renewed:
             return
         self._told_of = renewed
-        note = f"nri-plugin has had no session with the container runtime for {AWAY_S:g} s: no vGPU container starts on this node"
+        note = (
+            f"nri-plugin has had no session with the container runtime for {AWAY_S:g} s: containers of claims that were prepared "
+            "with it do not start until it is back, new claims are prepared without it"
+        )
         _log.error("nri session away", reason=note)
         self._recorder.node(Reason.NRI_AWAY, f"{note}; look at /readyz of nri-plugin and at NRI in the runtime's configuration")
