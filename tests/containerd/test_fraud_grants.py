@@ -136,14 +136,14 @@ async def test_grant_of_an_unprepared_claim_isrefused(node: VgpuNode, claim: Man
     await assert_correct_container_works(node, claim, pod)
 
 
-async def test_grants_of_two_claims_arerefused(node: VgpuNode, claim: Manifest) -> None:
+async def test_grant_of_another_claim_without_its_device_is_refused(node: VgpuNode, claim: Manifest) -> None:
     pod = await node.run_pod()
     other = await node.prepare(Share(request="gpu", device="vgpu-6"), name="other")
-    both = (*node.spec(claim).cdi_devices, *node.spec(other).cdi_devices)
+    copied = node.spec(claim, env=node.grant_env(other, "gpu"))
 
-    reason = await refused(node, pod, node.spec(claim, cdi_devices=both), status=Status.FAILED_PRECONDITION)
+    reason = await refused(node, pod, copied, status=Status.PERMISSION_DENIED)
 
-    assert f"container main of pod research/pod shows grants of 2 claims ({', '.join(sorted([claim.uid, other.uid]))})" in reason
+    assert "container main of pod research/pod shows a grant of request gpu and was not given its device /dev/nvidia6" in reason
     assert node.partitions(other) == []
     await assert_correct_container_works(node, claim, pod)
 

@@ -120,7 +120,7 @@ ENSURE: tuple[tuple[str, Manifest, Change, Status, tuple[str, ...]], ...] = (
         (WHO, "99999999-8f0a-4f57-9d0e-6a6d1b2c7e10", "not prepared on this node"),
     ),
     ("copied grant", FREE, no_devices, DENIED, (WHO, "request gpu", "/dev/nvidia1", "another container's")),
-    ("two claims", FREE, also_grants_of(HELD), PRECONDITION, (WHO, FREE.uid, HELD.uid, "one vGPU claim is allowed")),
+    ("grant of another claim", FREE, also_grants_of(HELD), DENIED, (WHO, "request gpu", "/dev/nvidia2", "another container's")),
     ("another GPU", FREE, device("/dev/nvidia7", 195, 7), PRECONDITION, (WHO, "/dev/nvidia7", "no grant")),
     ("another GPU renamed", FREE, device("/dev/gpu", 195, 7), PRECONDITION, (WHO, "/dev/nvidia7", "no grant")),
     ("plain handler", FREE, pod(runtime_handler="kata"), PRECONDITION, (WHO, "'kata'", "'nvidia*'", "--runtime-handlers")),
