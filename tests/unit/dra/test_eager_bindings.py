@@ -9,6 +9,7 @@ import pytest
 
 from vgpu_dra.assignments import Registrant, Replayed
 from vgpu_state.claims import ClaimRecord, ContainerKind, HolderState
+from vgpu_state.container_abi import LIBRARY
 from vgpu_state.errors import PermissionRefused, PreconditionFailed, Superseded
 from vgpu_state.ids import ContainerName, PartitionName, PodUid, RegisterUuid, RuntimeId
 from vgpu_testkit.dra_assigned import EAGER, assigned, consumer, shown
@@ -185,3 +186,40 @@ def test_container_that_never_registered_is_bound_when_nri_tells_of_it(node: Dra
     binding = node.reader.binding(CLAIM_UID, TRAIN_PARTITION.name)
     assert binding is not None
     assert (binding.runtime_id, binding.session, binding.is_started) == (RUNTIME_ID, SESSION, True)
+
+
+# A library set of another version was installed while the container ran
+
+
+def install_another_library(node: DraTree) -> None:
+    node.node.rules = replace(node.node.rules, library_version="v1.0.1")
+    Path(node.agent.library("v1.0.1")).touch()
+
+
+def test_container_created_with_an_earlier_library_registers(node: DraTree, record: ClaimRecord) -> None:
+    run(node, record, "trainer")
+    install_another_library(node)
+
+    assert node.eager_bindings.bind(uuid_of(record, TRAIN_PARTITION.name), CALLER) == (CLAIM_UID, TRAIN_PARTITION.name)
+
+
+def test_container_created_with_an_earlier_library_is_bound_when_nri_tells_of_it(node: DraTree, record: ClaimRecord) -> None:
+    run(node, record, "trainer")
+    facts = shown(record, name="train", runtime_id=RUNTIME_ID, requests=("trainer",))
+    install_another_library(node)
+
+    found = node.synchronization.synchronize(SESSION, [Replayed(runtime_id=RUNTIME_ID, facts=facts, pid=41)])
+
+    assert (found.unbound, found.drifted, found.released) == ((), (), ())
+    binding = node.reader.binding(CLAIM_UID, TRAIN_PARTITION.name)
+    assert binding is not None
+    assert binding.is_started
+
+
+def test_library_that_is_none_of_ours_is_still_refused(node: DraTree, record: ClaimRecord) -> None:
+    facts = shown(record, name="train", runtime_id=RUNTIME_ID, requests=("trainer",))
+    hollow = [replace(m, source="/srv/hollow.so") if m.destination == LIBRARY else m for m in facts.mounts]
+    node.run_container(RUNTIME_ID, POD, (41,), mounts=hollow)
+
+    with pytest.raises(PreconditionFailed, match=r"/etc/vgpu-manager/driver/libvgpu-control\.so does not show what we mounted"):
+        node.eager_bindings.bind(uuid_of(record, TRAIN_PARTITION.name), CALLER)

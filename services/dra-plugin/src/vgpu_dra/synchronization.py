@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 from typing import Protocol
 
 import structlog
@@ -84,8 +85,9 @@ class Synchronization:
         facts = container.facts
         if facts is None or not all(self._is_there_before(grant.claim_uid) for grant in facts.grants):
             return False
+        then = replace(facts, mounts=assigners.with_library_of_now(facts.mounts, rules=self._node.rules))
         try:
-            self.partitions.ensure(facts, session=session)
+            self.partitions.ensure(then, session=session)
         except VgpuError as exc:
             _log.error("container not bound", container_id=container.runtime_id, pod_uid=facts.pod.uid, reason=str(exc))
             return False

@@ -20,6 +20,7 @@ TEMPORARY_PREFIX = ".new-"  # unfinished work of a writer that died: never read,
 TRASH = ".trash"
 WRITER_LOCK = ".writer"
 POISON = "created-without-nri"
+LIBRARY_PREFIX = "libvgpu-control.so."  # the version follows; several may lie side by side
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ class Layout:
         return self.root / "ld.so.preload"
 
     def library(self, version: str) -> PurePosixPath:
-        return self.root / f"libvgpu-control.so.{version}"
+        return self.root / f"{LIBRARY_PREFIX}{version}"
 
     def claim(self, uid: ClaimUid) -> PurePosixPath:
         return self.claims / uid

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from vgpu_dra.cdi import Edits
 from vgpu_dra.policy.assigner import Assignment, Granted, PartitionAssigner
@@ -65,6 +66,15 @@ def container_mounts(granted: Sequence[Granted], adjustment: Edits, *, rules: No
     """Every mount of ours that a started container has: CDI's, with NRI's in place of those at the same destination."""
     given = [m for g in granted for result in g.results for m in device_edits(g.record, result, rules=rules).mounts]
     return tuple({m.destination: m for m in (*given, *adjustment.mounts)}.values())
+
+
+def with_library_of_now(mounts: Sequence[Mount], *, rules: NodeRules) -> tuple[Mount, ...]:
+    """A container's mounts as if it had been created with the library of now: it may have been with an earlier one of ours."""
+    source, any_version = str(rules.host.library(rules.library_version)), str(rules.host.library(""))
+    return tuple(
+        replace(m, source=source) if m.destination == container_abi.LIBRARY and m.source.startswith(any_version) else m
+        for m in mounts
+    )
 
 
 def _library_mounts(record: ClaimRecord, rules: NodeRules) -> tuple[Mount, ...]:

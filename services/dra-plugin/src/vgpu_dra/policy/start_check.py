@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from vgpu_dra.policy.admission import OUR_DESTINATIONS, is_below
-from vgpu_state import container_abi
+from vgpu_state import container_abi, layout
 from vgpu_state.container_abi import Mount
 from vgpu_state.errors import PreconditionFailed
 from vgpu_state.mountinfo import MountEntry, visible_mount
@@ -19,11 +19,15 @@ from vgpu_state.mountinfo import MountEntry, visible_mount
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
-    """What must lie on top at `destination`: a file system's device and path within it; None: any whole one of type `fs_type`."""
+    """What must lie on top at `destination`: a file system's device and path within it; None: any whole one of type `fs_type`.
+
+    `versions` is how the paths begin that do as well; "" where none does.
+    """
 
     destination: str
     content: tuple[str, str] | None
     fs_type: str = "tmpfs"
+    versions: str = ""
 
 
 def expect(mount: Mount, *, agent_path: str, own_mounts: Sequence[MountEntry]) -> Expected:
@@ -36,7 +40,12 @@ def expect(mount: Mount, *, agent_path: str, own_mounts: Sequence[MountEntry]) -
     if mount.destination == container_abi.HOST_PROC_DIR:
         # The host's /proc; ours is another mount of the same processes.
         return Expected(destination=mount.destination, content=None, fs_type="proc")
-    return Expected(destination=mount.destination, content=content_of(own_mounts, agent_path))
+    content = content_of(own_mounts, agent_path)
+    if mount.destination == container_abi.LIBRARY and content is not None:
+        # A container keeps the library that it was created with, and may register long after another was installed.
+        versions = posixpath.join(posixpath.dirname(content[1]), layout.LIBRARY_PREFIX)
+        return Expected(destination=mount.destination, content=content, versions=versions)
+    return Expected(destination=mount.destination, content=content)
 
 
 def content_of(entries: Sequence[MountEntry], path: str) -> tuple[str, str] | None:
@@ -74,6 +83,8 @@ def _fits(seen: MountEntry, item: Expected) -> bool:
         return False
     if item.content is None:
         return seen.fs_type == item.fs_type and seen.root == "/"
+    if item.versions and seen.device == item.content[0] and seen.root.startswith(item.versions):
+        return True
     return seen.content == item.content
 
 
