@@ -94,7 +94,7 @@ class DraTree:
         self.synchronization = Synchronization(
             ledger=self.ledger, partitions=self.partitions, holders=self.holders, files=self.tree, node=self.node
         )
-        self.eager_bindings = EagerBindings(ledger=self.ledger, holders=self.holders, clock=lambda: self.now_s)
+        self.eager_bindings = self.bindings_on(self.tree)
         self.claims = self.claims_on(self.tree)
 
     def enter_mig_mode(self) -> None:
@@ -112,6 +112,11 @@ class DraTree:
         """EnsurePartition and the others over other files than the tree's own, or another look at processes."""
         procfs = procfs or Procfs(proc_root=self.proc, cgroup_root=self.cgroups)
         return self._partitions(files, self._holders(files, procfs))
+
+    def bindings_on(self, files: PartitionFiles) -> EagerBindings:
+        """BindPartition over other files than the tree's own."""
+        holders = self._holders(files, Procfs(proc_root=self.proc, cgroup_root=self.cgroups))
+        return EagerBindings(ledger=self.ledger, holders=holders, clock=lambda: self.now_s)
 
     def _holders(self, files: PartitionFiles, procfs: Procfs) -> PartitionHolders:
         return PartitionHolders(ledger=self.ledger, files=files, node=self.node, procfs=procfs, clock=lambda: self.now_s)

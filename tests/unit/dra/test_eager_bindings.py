@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from vgpu_dra.assignments import Registrant, Replayed
+from vgpu_dra.effects.claims_tree import ClaimsTree
 from vgpu_state.claims import ClaimRecord, ContainerKind, HolderState
 from vgpu_state.container_abi import LIBRARY
-from vgpu_state.errors import PermissionRefused, PreconditionFailed, Superseded
-from vgpu_state.ids import ContainerName, PartitionName, PodUid, RegisterUuid, RuntimeId
+from vgpu_state.errors import NotReady, PermissionRefused, PreconditionFailed, Superseded
+from vgpu_state.ids import ClaimUid, ContainerName, PartitionName, PodUid, RegisterUuid, RuntimeId
 from vgpu_testkit.dra_assigned import EAGER, assigned, consumer, shown
 from vgpu_testkit.dra_tree import ALLOCATION, DraTree
 from vgpu_testkit.dra_values import CLAIM_UID, NEXT_RUNTIME_ID, POD, RUNTIME_ID, SERVE_PARTITION, SESSION, TRAIN_PARTITION
@@ -223,3 +224,46 @@ def test_library_that_is_none_of_ours_is_still_refused(node: DraTree, record: Cl
 
     with pytest.raises(PreconditionFailed, match=r"/etc/vgpu-manager/driver/libvgpu-control\.so does not show what we mounted"):
         node.eager_bindings.bind(uuid_of(record, TRAIN_PARTITION.name), CALLER)
+
+
+# What changes while it is looked at
+
+
+def test_process_that_has_ended_says_nothing_of_its_container(node: DraTree, record: ClaimRecord) -> None:
+    """A zombie still has a cgroup. Refused for good, every other process of the container that waits with it would end."""
+    run(node, record, "trainer")
+    (node.proc / "41" / "mountinfo").write_text("")
+
+    with pytest.raises(NotReady, match=r"process 41 has ended, and sees no files any more$"):
+        node.eager_bindings.bind(uuid_of(record, TRAIN_PARTITION.name), CALLER)
+    assert node.ledger.all_bindings() == []
+
+
+def test_restart_waits_for_the_end_of_the_earlier_attempt(node: DraTree, record: ClaimRecord) -> None:
+    run(node, record, "trainer")
+    node.eager_bindings.bind(uuid_of(record, TRAIN_PARTITION.name), CALLER)
+    run(node, record, "trainer", NEXT_RUNTIME_ID, pids=(51,))
+    restarted = replace(CALLER, runtime_id=NEXT_RUNTIME_ID, pid=51)
+
+    with pytest.raises(NotReady, match=r"^container train of .* \(aaaaaaaaaaaa\): its earlier attempt 9f3d6c0e4b6a still runs$"):
+        node.eager_bindings.bind(uuid_of(record, TRAIN_PARTITION.name), restarted)
+    node.end_container(RUNTIME_ID, POD)
+
+    assert node.eager_bindings.bind(uuid_of(record, TRAIN_PARTITION.name), restarted) == (CLAIM_UID, TRAIN_PARTITION.name)
+
+
+def test_release_during_registration_leaves_no_holder(node: DraTree, record: ClaimRecord) -> None:
+    """NRI, back by now, tells of the end while the registration is being written."""
+
+    class InterruptedTree(ClaimsTree):
+        def write_pids(self, uid: ClaimUid, name: PartitionName, pids: bytes) -> bool:
+            node.partitions.stop(RUNTIME_ID)
+            node.partitions.remove(RUNTIME_ID)
+            return super().write_pids(uid, name, pids)
+
+    run(node, record, "trainer")
+
+    with pytest.raises(Superseded, match="was released while its partition was being made"):
+        node.bindings_on(InterruptedTree(node.agent, node.cdi_dir)).bind(uuid_of(record, TRAIN_PARTITION.name), CALLER)
+    assert node.ledger.all_bindings() == []
+    assert node.reader.binding(CLAIM_UID, TRAIN_PARTITION.name) is None

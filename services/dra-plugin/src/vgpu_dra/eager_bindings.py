@@ -17,7 +17,7 @@ from vgpu_dra.partition_holders import PartitionHolders
 from vgpu_dra.policy import eager
 from vgpu_dra.policy.assigner import Granted
 from vgpu_state.claims import Binding, ClaimRecord, ClaimState, EagerPartition, HolderState
-from vgpu_state.errors import PermissionRefused, PreconditionFailed, Superseded
+from vgpu_state.errors import NotReady, PermissionRefused, PreconditionFailed, Superseded
 from vgpu_state.ids import ClaimUid, ContainerName, PartitionName, RegisterUuid
 
 _log = structlog.get_logger()
@@ -38,6 +38,7 @@ class EagerBindings:
         Raises:
             PermissionRefused: nobody registers with this UUID, or not this container, or the process is not in it.
             PreconditionFailed: a live container has the partition, or the container does not see our files.
+            NotReady: the process has ended, or an earlier attempt of the same container has not yet.
             Superseded: the container was released.
             StorageFailed: the disk refused.
         """
@@ -56,6 +57,9 @@ class EagerBindings:
             named = holder.container if holder is not None and holder.runtime_id == who.runtime_id else partition.sole_container
             newcomer = self._started(record, partition, who, named=who.container or named)
             if holder is not None and holder.runtime_id != who.runtime_id and self._holders.is_live(holder):
+                if newcomer.container and holder.container == newcomer.container:
+                    # Which of the two is the newer one nobody says; the older one ends.
+                    raise NotReady(f"{newcomer} ({who.runtime_id[:12]}): its earlier attempt {holder.runtime_id[:12]} still runs")
                 raise PreconditionFailed(
                     f"{newcomer} registers for requests {', '.join(partition.requests)} of claim {record.claim}, which {holder} "
                     "holds; one live container may hold a vGPU request"
@@ -63,6 +67,7 @@ class EagerBindings:
             granted = Granted(record=record, results=eager.partition_results(record, partition))
             self._holders.check_mounts((granted,), who.pid, adjustment=Edits(), who=newcomer)
             self._holders.write_started(uid, partition.name, newcomer, who.pid)
+            self._holders.check_not_released(who.runtime_id, (uid,), partition.name)
             _log.info(
                 "partition bound by registration",
                 claim_uid=uid,

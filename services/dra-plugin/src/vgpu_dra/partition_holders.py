@@ -19,8 +19,8 @@ from vgpu_dra.policy.partition import Holders, Make
 from vgpu_dra.rules import NodeRules
 from vgpu_state import cgroup, pids
 from vgpu_state.claims import Binding, PodRef
-from vgpu_state.errors import PermissionRefused, StorageFailed, Superseded
-from vgpu_state.ids import ClaimUid, PartitionName
+from vgpu_state.errors import NotReady, PermissionRefused, StorageFailed, Superseded
+from vgpu_state.ids import ClaimUid, PartitionName, RuntimeId
 
 _log = structlog.get_logger()
 
@@ -116,11 +116,17 @@ class PartitionHolders:
             else:
                 self._files.make_partition(placement.claim_uid, placement.name, limits=limits, binding=plan.binding)
         self._ledger.bind(placement.claim_uid, placement.name, plan.binding, now_s=self._clock())
-        # A release does not wait for the claim: one that came before the line above has found nothing to release.
+        self.check_not_released(runtime_id, (placement.claim_uid, *plan.references), placement.name)
+
+    def check_not_released(self, runtime_id: RuntimeId, uids: Sequence[ClaimUid], name: PartitionName) -> None:
+        """Returns when the new holder was not released meanwhile. A release waits for no claim: until now it found nothing.
+
+        Raises:
+            Superseded: it was; it holds nothing any more.
+        """
         if self._ledger.was_released(runtime_id, now_s=self._clock()):
-            self.release(placement.claim_uid, placement.name)
-            for uid in plan.references:
-                self.release(uid, placement.name)
+            for uid in uids:
+                self.release(uid, name)
             raise Superseded(f"container {runtime_id[:12]} was released while its partition was being made")
 
     def release(self, uid: ClaimUid, name: PartitionName) -> None:
@@ -159,11 +165,15 @@ class PartitionHolders:
 
         Raises:
             PreconditionFailed: naming the place, and what is there.
+            NotReady: the process has ended; who asks for another one of the container may get an answer.
         """
         rules, own = self._node.rules, self._procfs.mounts("self")
         mounts = assigners.container_mounts(granted, adjustment, rules=rules)
         expected = [start_check.expect(m, agent_path=self._node.agent_path(m.source), own_mounts=own) for m in mounts]
-        start_check.check_mount_table(self._procfs.mounts(pid), expected, who=str(who))
+        found = self._procfs.mounts(pid)
+        if not found:  # even a container without mounts has a root
+            raise NotReady(f"{who}: process {pid} has ended, and sees no files any more")
+        start_check.check_mount_table(found, expected, who=str(who))
 
     def write_started(self, uid: ClaimUid, name: PartitionName, started: Binding, pid: int) -> None:
         """The binding of a running container, and its first PIDs."""
