@@ -137,7 +137,7 @@ class DraTree:
             ledger=ledger,
             files=files,
             node=self.node,
-            who_runs=self.holders.who_runs,
+            holders=self.holders,
             clock=lambda: self.now_s,
         )
 

@@ -169,6 +169,36 @@ def test_limits_follow_a_gpu_to_its_new_index_while_nobody_holds_them(node: DraT
     assert limits(node, SERVE_PARTITION.name) == held
 
 
+def test_limits_follow_a_gpu_whose_last_container_has_ended_untold(node: DraTree) -> None:
+    """A GPU fell off the bus and the others moved up: the container that comes back reads its slot by the index of now."""
+    record = prepare(node)
+    facts = shown(record, name="train", runtime_id=RUNTIME_ID, requests=("trainer",))
+    node.partitions.ensure(facts, session=SESSION)
+    node.run_container(RUNTIME_ID, POD, [41], mounts=facts.mounts)
+    node.partitions.record_start(RUNTIME_ID, 41)
+    node.inventory = replace(INVENTORY, gpus=(replace(h100(5), index=0), h100(1)))
+
+    assert node.claims.restore_spec(CLAIM_UID) is False
+    node.end_container(RUNTIME_ID, POD)
+    assert node.claims.restore_spec(CLAIM_UID) is True
+
+    assert sorted(limits(node, TRAIN_PARTITION.name).slots) == [0]
+
+
+def test_partition_that_is_made_again_keeps_its_holder(node: DraTree) -> None:
+    record = prepare(node)
+    facts = shown(record, name="train", runtime_id=RUNTIME_ID, requests=("trainer",))
+    node.partitions.ensure(facts, session=SESSION)
+    Path(node.agent.limits(CLAIM_UID, TRAIN_PARTITION.name)).unlink()
+
+    assert node.claims.restore_spec(CLAIM_UID) is True
+
+    binding = node.reader.binding(CLAIM_UID, TRAIN_PARTITION.name)
+    assert binding is not None
+    assert binding.runtime_id == RUNTIME_ID
+    assert sorted(limits(node, TRAIN_PARTITION.name).slots) == [5]
+
+
 # Refused
 
 

@@ -113,5 +113,5 @@ async def test_cdi_file_that_cannot_be_restored_is_logged_once(node: DraTree, fa
         for _ in range(faults):
             keeper._restore()
 
-    assert [line["event"] for line in lines] == ["CDI file not restored"]
+    assert [line["event"] for line in lines] == ["claim files not restored"]
     assert node.snapshot() == before

@@ -23,6 +23,7 @@ from vgpu_dra.policy import occupancy
 from vgpu_dra.policy.prepare import NodeNow
 from vgpu_dra.rules import Ratios
 from vgpu_state.claims import (
+    Binding,
     ClaimRecord,
     ClaimRef,
     ClaimState,
@@ -196,6 +197,16 @@ OPERATIONS = st.lists(
 )
 
 
+class NoHolders:
+    """Containers, which there are none of."""
+
+    def who_runs(self, uid: ClaimUid) -> str | None:
+        return None
+
+    def is_live(self, binding: Binding) -> bool:
+        return False
+
+
 class NoDisk:
     """A disk that takes everything, so that thousands of orders can be tried."""
 
@@ -246,7 +257,7 @@ def test_no_order_of_prepare_and_unprepare_gives_a_gpu_away_twice(
     ledger = Ledger()
     clock = iter(range(1000))
     claims = PreparedClaims(
-        ledger=ledger, files=NoDisk(), node=mig_node.node, who_runs=lambda _: None, clock=lambda: float(next(clock))
+        ledger=ledger, files=NoDisk(), node=mig_node.node, holders=NoHolders(), clock=lambda: float(next(clock))
     )
 
     for ref, results in operations:
@@ -267,11 +278,11 @@ def test_no_order_of_prepare_and_unprepare_gives_a_gpu_away_twice(
 def test_claims_that_fit_are_never_refused(mig_node: DraTree, results: list[AllocatedResult]) -> None:
     """One claim after the other: the guard says no only where the sum would be unsound."""
     ledger = Ledger()
-    claims = PreparedClaims(ledger=ledger, files=NoDisk(), node=mig_node.node, who_runs=lambda _: None, clock=lambda: 0.0)
+    claims = PreparedClaims(ledger=ledger, files=NoDisk(), node=mig_node.node, holders=NoHolders(), clock=lambda: 0.0)
 
     for number, result in enumerate(results):
         ref = ClaimRef(namespace="n", name=str(number), uid=ClaimUid(f"00000000-0000-4000-8000-{number:012d}"))
-        alone = PreparedClaims(ledger=Ledger(), files=NoDisk(), node=mig_node.node, who_runs=lambda _: None, clock=lambda: 0.0)
+        alone = PreparedClaims(ledger=Ledger(), files=NoDisk(), node=mig_node.node, holders=NoHolders(), clock=lambda: 0.0)
         try:
             record = alone.prepare(Allocation(claim=ref, results=(result,)), asked_at_s=1.0)
         except VgpuError:

@@ -22,7 +22,7 @@ from vgpu_dra.policy.assigner import THROUGH_NRI, Assignment
 from vgpu_dra.policy.prepare import NodeNow
 from vgpu_dra.rules import NodeRules
 from vgpu_state import claims, vgpu_config
-from vgpu_state.claims import ClaimRecord
+from vgpu_state.claims import Binding, ClaimRecord
 from vgpu_state.errors import NotReady, PreconditionFailed, Superseded, VgpuError
 from vgpu_state.ids import ClaimUid, Nonce, PartitionName, RegisterUuid
 
@@ -45,10 +45,17 @@ class ClaimFiles(Protocol):
 
     def write_record(self, record: ClaimRecord) -> None: ...
     def write_spec(self, uid: ClaimUid, spec: bytes) -> bool: ...
-    def make_partition(self, uid: ClaimUid, name: PartitionName, *, limits: bytes | None, binding: None) -> None: ...
+    def make_partition(self, uid: ClaimUid, name: PartitionName, *, limits: bytes | None, binding: Binding | None) -> None: ...
     def read_limits(self, uid: ClaimUid, name: PartitionName) -> bytes | None: ...
     def write_limits(self, uid: ClaimUid, name: PartitionName, limits: bytes) -> None: ...
     def remove_claim(self, uid: ClaimUid) -> None: ...
+
+
+class HolderView(Protocol):
+    """Who uses a claim, by its processes."""
+
+    def who_runs(self, uid: ClaimUid) -> str | None: ...
+    def is_live(self, binding: Binding) -> bool: ...
 
 
 class NodeView(Protocol):
@@ -74,7 +81,7 @@ def mint_register_uuid() -> RegisterUuid:
 
 
 class PreparedClaims:
-    """The claims of this node. `who_runs` names a container of a claim that may have a process."""
+    """The claims of this node."""
 
     def __init__(
         self,
@@ -82,13 +89,13 @@ class PreparedClaims:
         ledger: Ledger,
         files: ClaimFiles,
         node: NodeView,
-        who_runs: Callable[[ClaimUid], str | None],
+        holders: HolderView,
         clock: Callable[[], float],
     ) -> None:
         self._ledger = ledger
         self._files = files
         self._node = node
-        self._who_runs = who_runs
+        self._holders = holders
         self._clock = clock
         self._busy_since: dict[ClaimUid, float] = {}
         self._prepared_at: dict[ClaimUid, float] = {}  # when kubelet's last Prepare of a claim was answered
@@ -142,7 +149,7 @@ class PreparedClaims:
     def restore_spec(self, uid: ClaimUid) -> bool:
         """Writes the CDI file of a prepared claim, and partitions made at Prepare, anew where they are missing or differ.
 
-        Whether it did. The limits of a partition that somebody holds stay as they are.
+        Whether it did. The limits of a partition whose holder lives stay as they are.
         """
         with self._ledger.claim(uid):
             record = self._ledger.records.get(uid)
@@ -193,7 +200,7 @@ class PreparedClaims:
                 return Removal.WAS_GONE
             if self._prepared_at.get(uid, float("-inf")) >= asked_at_s:
                 return Removal.WANTED_SINCE
-            if self._who_runs(uid) is not None:
+            if self._holders.who_runs(uid) is not None:
                 return Removal.STILL_RUNS
             self._remove(uid)
         return Removal.REMOVED
@@ -217,10 +224,11 @@ class PreparedClaims:
     def _restore_partitions(self, record: ClaimRecord, limits: dict[PartitionName, bytes]) -> bool:
         uid, held, has_restored = record.claim.uid, self._ledger.bindings(record.claim.uid), False
         for name, wanted in limits.items():
-            found = self._files.read_limits(uid, name)
+            found, holder = self._files.read_limits(uid, name), held.get(name)
             if found is None:
-                self._files.make_partition(uid, name, limits=wanted, binding=None)
-            elif found != wanted and name not in held:
+                self._files.make_partition(uid, name, limits=wanted, binding=holder)
+            # Without NRI nobody tells of a holder's end, and its restart reads what is there then.
+            elif found != wanted and (holder is None or not self._holders.is_live(holder)):
                 self._files.write_limits(uid, name, wanted)
             else:
                 continue
@@ -268,7 +276,7 @@ class PreparedClaims:
 
     def _wait_for_containers(self, uid: ClaimUid) -> bool:
         """Whether a container still runs, and has been waited for long enough."""
-        who = self._who_runs(uid)
+        who = self._holders.who_runs(uid)
         if who is None:
             return False
         now = self._clock()

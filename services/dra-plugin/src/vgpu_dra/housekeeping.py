@@ -1,4 +1,4 @@
-"""What is done beside the calls: the trash emptied, lost CDI files written anew. Neither keeps a call waiting."""
+"""What is done beside the calls: the trash emptied, lost CDI files and partitions made anew. Neither keeps a call waiting."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Housekeeping:
         self._restoring.ask()
 
     async def serve(self, *, every_s: float = RESTORE_S) -> None:
-        """Restores what anyone else removed of the CDI directory, until cancelled."""
+        """Restores what anyone else removed of the claims' files, until cancelled."""
         while True:
             await asyncio.sleep(every_s)
             self.restore_specs_soon()
@@ -69,9 +69,9 @@ class Housekeeping:
         for uid in list(self._ledger.records):
             try:
                 if self._claims.restore_spec(uid):
-                    _log.info("CDI file restored", claim_uid=uid)
+                    _log.info("claim files restored", claim_uid=uid)
             except VgpuError as exc:
                 faults[uid] = str(exc)
         for uid in [u for u, reason in faults.items() if self._unrestored.get(u) != reason]:
-            _log.error("CDI file not restored", claim_uid=uid, reason=faults[uid])
+            _log.error("claim files not restored", claim_uid=uid, reason=faults[uid])
         self._unrestored = faults

@@ -36,5 +36,5 @@ class NodeState:
         self.partitions = Partitions(ledger=ledger, files=tree, node=node, holders=holders, clock=clock)
         self.synchronization = Synchronization(ledger=ledger, partitions=self.partitions, holders=holders, files=tree, node=node)
         self.eager_bindings = EagerBindings(ledger=ledger, holders=holders, clock=clock)
-        self.claims = PreparedClaims(ledger=ledger, files=tree, node=node, who_runs=holders.who_runs, clock=clock)
+        self.claims = PreparedClaims(ledger=ledger, files=tree, node=node, holders=holders, clock=clock)
         self.housekeeping = Housekeeping(trash=tree, ledger=ledger, claims=self.claims, is_inhabited=holders.is_inhabited)
