@@ -17,6 +17,7 @@ from vgpu_dra.ledger import Ledger
 from vgpu_dra.policy.admission import ContainerFacts
 from vgpu_state import vgpu_config
 from vgpu_state.claims import Binding, ClaimRecord, ClaimRef, ComputePolicy, HolderState
+from vgpu_state.container_abi import CompatibilityMode
 from vgpu_state.errors import PermissionRefused, PreconditionFailed, StorageFailed, Superseded
 from vgpu_state.ids import ClaimUid, RuntimeId
 from vgpu_testkit.dra_assigned import EAGER, assigned, consumer, shown
@@ -209,6 +210,21 @@ def test_claims_prepared_in_different_ways_are_refused_together(node: DraTree) -
     assert str(refusal.value) == (
         "container train of pod research/two-workers-0 has shares of claims that were prepared in different ways, with NRI and "
         f"without: {one.claim} (lazy), {other.claim} (eager); delete the pod, so that they are prepared anew"
+    )
+
+
+def test_claims_whose_processes_are_told_apart_differently_are_refused_together(node: DraTree) -> None:
+    one = node.claims.prepare(ALLOCATION, asked_at_s=1000.0)
+    node.node.rules = replace(node.node.rules, compatibility=CompatibilityMode.CGROUP_V2)
+    other = node.claims.prepare(MORE, asked_at_s=1000.0)
+
+    with pytest.raises(PreconditionFailed) as refusal:
+        ensure(node, both((one, other)))
+
+    assert str(refusal.value) == (
+        "container train of pod research/two-workers-0 has shares of claims whose processes the library tells apart in different "
+        "ways, since the feature gate DevicePluginClientMode or the node's cgroups changed between their Prepares: "
+        f"{one.claim} (mode 236), {other.claim} (mode 102); delete the pods of the older one, so that it is prepared anew"
     )
 
 

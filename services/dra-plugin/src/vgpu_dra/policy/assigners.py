@@ -42,6 +42,13 @@ def assigner_among(pod: PodRef, container: ContainerName, granted: Sequence[Gran
             f"container {container} of pod {pod} has shares of claims that were prepared in different ways, with NRI and "
             f"without: {claims}; delete the pod, so that they are prepared anew"
         )
+    if len({g.record.compatibility for g in granted}) > 1:
+        claims = ", ".join(f"{g.record.claim} (mode {g.record.compatibility.value})" for g in granted)
+        raise PreconditionFailed(
+            f"container {container} of pod {pod} has shares of claims whose processes the library tells apart in different ways, "
+            "since the feature gate DevicePluginClientMode or the node's cgroups changed between their Prepares: "
+            f"{claims}; delete the pods of the older one, so that it is prepared anew"
+        )
     return assigner_of(granted[0].record)
 
 
