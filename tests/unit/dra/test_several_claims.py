@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
@@ -13,13 +14,14 @@ import pytest
 from vgpu_dra import startup
 from vgpu_dra.allocation import Allocation
 from vgpu_dra.assignments import Assigned, Replayed
+from vgpu_dra.effects.claims_tree import ClaimsTree
 from vgpu_dra.ledger import Ledger
 from vgpu_dra.policy.admission import ContainerFacts
 from vgpu_state import vgpu_config
 from vgpu_state.claims import Binding, ClaimRecord, ClaimRef, ComputePolicy, HolderState
 from vgpu_state.container_abi import CompatibilityMode
 from vgpu_state.errors import PermissionRefused, PreconditionFailed, StorageFailed, Superseded
-from vgpu_state.ids import ClaimUid, RuntimeId
+from vgpu_state.ids import ClaimUid, PartitionName, RuntimeId
 from vgpu_testkit.dra_assigned import EAGER, assigned, consumer, shown
 from vgpu_testkit.dra_tree import ALLOCATION, DraTree, allocated
 from vgpu_testkit.dra_values import BOOT_ID, CLAIM_UID, GIB, NEXT_RUNTIME_ID, PARTITION, POD, RUNTIME_ID, SESSION, TRAINER
@@ -226,6 +228,22 @@ def test_claims_whose_processes_are_told_apart_differently_are_refused_together(
         "ways, since the feature gate DevicePluginClientMode or the node's cgroups changed between their Prepares: "
         f"{one.claim} (mode 236), {other.claim} (mode 102); delete the pods of the older one, so that it is prepared anew"
     )
+
+
+def test_start_of_which_only_the_reference_was_written_is_recorded_later(node: DraTree, facts: ContainerFacts) -> None:
+    class FullDisk(ClaimsTree):
+        def write_pids(self, uid: ClaimUid, name: PartitionName, pids: bytes) -> bool:
+            raise StorageFailed(action="write", path=str(node.agent.pids(uid, name)), error=OSError(errno.ENOSPC, "full"))
+
+    answer = ensure(node, facts)
+    node.run_container(RUNTIME_ID, POD, [41], mounts=node.container_mounts(answer.mounts))
+    with pytest.raises(StorageFailed):
+        node.partitions_on(FullDisk(node.agent, node.cdi_dir)).record_start(RUNTIME_ID, 41)
+
+    found = node.synchronization.synchronize(SESSION + 1, [Replayed(runtime_id=RUNTIME_ID, facts=facts, pid=41)])
+
+    assert (found.unbound, found.drifted, found.released) == ((), (), ())
+    assert [b is not None and b.is_started for b in bindings(node).values()] == [True, True]
 
 
 def test_disk_that_fills_up_half_way_leaves_neither_partition(

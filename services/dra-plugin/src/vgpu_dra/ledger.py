@@ -167,6 +167,8 @@ class Ledger:
             further.discard(uid)
             if not further:
                 self._further_by_runtime_id.pop(binding.runtime_id, None)
+                if binding.runtime_id not in self._place_by_runtime_id:  # its home was never made, or has gone before
+                    self._bound_at.pop(binding.runtime_id, None)
             return
         self._place_by_runtime_id.pop(binding.runtime_id, None)
         self._bound_at.pop(binding.runtime_id, None)

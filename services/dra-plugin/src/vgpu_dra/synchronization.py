@@ -99,7 +99,9 @@ class Synchronization:
 
     def _record_missed_starts(self, bound: Collection[Replayed]) -> frozenset[RuntimeId]:
         """Those that run, whose start was not recorded, and cannot be: they do not show what we gave them."""
-        started = {b.runtime_id for _, _, b in self._ledger.all_bindings() if b.is_started or b.state is HolderState.STOPPED}
+        # By the partition itself: a reference to it in another claim is written first, and may be all that was.
+        own = [b for _, _, b in self._ledger.all_bindings() if b.home is None]
+        started = {b.runtime_id for b in own if b.is_started or b.state is HolderState.STOPPED}
         unrecorded = set()
         for container in [r for r in bound if r.pid and r.runtime_id not in started]:
             try:
