@@ -12,7 +12,7 @@ from typing import Any
 
 import structlog
 
-from vgpu_daemon import boottime, locks, logs, run
+from vgpu_daemon import boottime, locks, logs, memory, run
 from vgpu_daemon.endpoint import Endpoint
 from vgpu_daemon.grpc_client import PeerSocket
 from vgpu_daemon.run import StartFailed
@@ -117,6 +117,7 @@ class App:
                 return
             debug_socket.take_name()
             await self._recover()
+            memory.keep_what_lives()
             await self._serve_all(stop)
 
     def _health_check(self) -> HealthMonitor | UncheckedHealth:

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
+from vgpu_daemon import memory
 from vgpu_dra.api_errors import ApiAway, ApiConflict, ApiExpired, ApiNotFound, ApiRefused
 
 _USER_AGENT = "vgpu-dra-plugin"  # the API server's audit log and managedFields name us so
@@ -51,6 +52,7 @@ async def connect(kubeconfig: Path | None = None) -> Any:  # Any: kubernetes_asy
     api = client.ApiClient(configuration)
     api.user_agent = _USER_AGENT
     _close_to_the_environment(api.rest_client)
+    memory.keep_what_lives()
     return api
 
 
