@@ -183,7 +183,7 @@ def test_prepare_asked_before_an_unprepare_loses(node: DraTree) -> None:
 
 def test_quarantined_claim_is_refused_and_can_be_unprepared(node: DraTree) -> None:
     prepare(node)
-    del node.ledger.records[CLAIM_UID]
+    node.ledger.drop_claim(CLAIM_UID, now_s=node.now_s)
     node.ledger.quarantined[CLAIM_UID] = "claim record is corrupt: torn"
 
     with pytest.raises(PreconditionFailed) as refusal:

@@ -38,7 +38,7 @@ class Bench:
     def __init__(self, answer: Listing | Silence) -> None:
         self.kubelet = Kubelet(answer)
         self.ledger = Ledger()
-        self.ledger.records[CLAIM_UID] = RECORD
+        self.ledger.note_record(RECORD)
         self._metrics = Metrics()
         self._confirmation = Confirmation(self.kubelet, self.ledger, self._metrics)
 
@@ -100,7 +100,7 @@ async def test_made_up_grant_costs_kubelet_nothing() -> None:
 
 async def test_claim_that_is_not_prepared_costs_kubelet_nothing() -> None:
     bench = Bench(AGREES)
-    bench.ledger.records.clear()
+    bench.ledger.drop_claim(CLAIM_UID, now_s=0.0)
 
     with pytest.raises(PermissionRefused, match="not prepared on this node"):
         await bench.confirm()

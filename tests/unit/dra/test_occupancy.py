@@ -337,8 +337,9 @@ def _result() -> AllocatedResult:
 def _race(node: DraTree, *allocations: Allocation, rounds: int) -> list[tuple[str, str]]:
     """Who won and whom the refusal of the other named, per round."""
     gate = threading.Barrier(2)
-    others = {ClaimUid(f"others-{i}"): replace(RECORD, claim=OTHER, results=(TRAINER,)) for i in range(500)}  # a long look
-    node.ledger.records.update(others)
+    others = {ClaimUid(f"others-{i}") for i in range(500)}
+    for uid in others:  # a long look at those who look on
+        node.ledger.note_record(replace(RECORD, claim=replace(OTHER, uid=uid), results=(on_gpu(ADMIN, 0),)))
 
     def prepare(allocation: Allocation) -> str | None:
         gate.wait()
@@ -358,7 +359,7 @@ def _race(node: DraTree, *allocations: Allocation, rounds: int) -> list[tuple[st
             (loser,) = [a.claim for a in allocations if a.claim != winner]
             assert [winner.name] == [n for n in named if n is not None]
             outcomes.append((winner.name, loser.name))
-            assert set(node.ledger.records) - set(others) == {winner.uid}
+            assert set(node.ledger.records) - others == {winner.uid}
             assert not Path(node.agent.claim(loser.uid)).exists()
             node.claims.unprepare(winner.uid)
             node.now_s += 1

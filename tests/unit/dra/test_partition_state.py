@@ -533,7 +533,7 @@ def test_container_with_both_requests_is_limited_on_both_gpus(node: DraTree, fac
 
 
 def test_container_of_a_quarantined_claim_is_told_so(node: DraTree, facts: ContainerFacts) -> None:
-    node.ledger.records.pop(CLAIM_UID)
+    node.ledger.drop_claim(CLAIM_UID, now_s=0.0)
     node.ledger.quarantined[CLAIM_UID] = "its checksum does not fit"
 
     with pytest.raises(PreconditionFailed) as refusal:

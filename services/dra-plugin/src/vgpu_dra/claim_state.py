@@ -178,16 +178,17 @@ class PreparedClaims:
         with self._deciding:
             uid = record.claim.uid
             minors = {minor: u for u, held in list(self._ledger.quarantined_gpus.items()) for minor in held}
-            others = [other for u, other in list(self._ledger.records.items()) if u != uid]
             if record.eager is not None:
+                others = [other for u, other in list(self._ledger.records.items()) if u != uid]
                 eager.check_sole_claim(record, assignment, others=others)
+            beside = self._ledger.records_on({result.gpu_uuid for result in record.results})
             occupancy.check_free(
                 record,
-                others=others,
+                others=[other for other in beside if other.claim.uid != uid],
                 blocked={gpu.uuid: minors[gpu.minor] for gpu in now.inventory.gpus if gpu.minor in minors},
                 node=now,
             )
-            self._ledger.records[uid] = record
+            self._ledger.note_record(record)
 
     def unprepare_vanished(self, uid: ClaimUid, *, asked_at_s: float) -> Removal:
         """As `unprepare`, for a claim that the API server, asked at `asked_at_s`, did not have; never under a container.
@@ -252,7 +253,7 @@ class PreparedClaims:
         except VgpuError:
             self._undo(uid)
             raise
-        self._ledger.records[uid] = done
+        self._ledger.note_record(done)
         return done
 
     def _undo(self, uid: ClaimUid) -> None:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from vgpu_state.claims import Binding, ClaimRecord, ClaimRef, HolderState, PodRef
-from vgpu_state.ids import ClaimUid, PartitionName, RuntimeId
+from vgpu_state.ids import ClaimUid, GpuUuid, PartitionName, RuntimeId
 
 _REMEMBERED_S = 600.0  # a runtime repeats nothing that late
 
@@ -39,7 +40,8 @@ class Ledger:
     """
 
     def __init__(self) -> None:
-        self.records: dict[ClaimUid, ClaimRecord] = {}
+        self._records: dict[ClaimUid, ClaimRecord] = {}
+        self._records_by_gpu: dict[GpuUuid, dict[ClaimUid, ClaimRecord]] = {}
         self.quarantined: dict[ClaimUid, str] = {}
         self.quarantined_gpus: dict[ClaimUid, frozenset[int]] = {}
         self.quarantined_names: dict[ClaimUid, ClaimRef] = {}  # of those whose record still says so
@@ -74,6 +76,28 @@ class Ledger:
             for uid in sorted(set(uids)):
                 held.enter_context(self.claim(uid))
             yield
+
+    @property
+    def records(self) -> Mapping[ClaimUid, ClaimRecord]:
+        """The record of each claim, as it is now: another thread may change it under a reader that takes more than one step."""
+        return MappingProxyType(self._records)
+
+    def note_record(self, record: ClaimRecord) -> None:
+        """The record is its claim's from here on."""
+        uid = record.claim.uid
+        with self._guard:
+            previous = self._records.get(uid)
+            self._records[uid] = record
+            for result in record.results:
+                self._records_by_gpu.setdefault(result.gpu_uuid, {})[uid] = record
+            if previous is not None and previous.results != record.results:
+                self._forget_gpus(previous, but={result.gpu_uuid for result in record.results})
+
+    def records_on(self, gpus: Iterable[GpuUuid]) -> list[ClaimRecord]:
+        """The records that have a result on one of the GPUs: a Prepare does not look at hundreds that are elsewhere."""
+        with self._guard:
+            found = {uid: record for gpu in gpus for uid, record in self._records_by_gpu.get(gpu, {}).items()}
+        return list(found.values())
 
     def claims(self) -> list[ClaimRef]:
         """Every claim on this node that is known by name, the quarantined ones last."""
@@ -140,7 +164,9 @@ class Ledger:
 
     def drop_claim(self, uid: ClaimUid, *, now_s: float) -> None:
         """Notes that a claim with all its partitions is gone."""
-        self.records.pop(uid, None)
+        with self._guard:
+            if (record := self._records.pop(uid, None)) is not None:
+                self._forget_gpus(record)
         self.quarantined.pop(uid, None)
         self.quarantined_gpus.pop(uid, None)
         self.quarantined_names.pop(uid, None)
@@ -160,6 +186,10 @@ class Ledger:
         with self._guard:
             at = self._released_at.get(runtime_id)
         return at is not None and now_s - at <= _REMEMBERED_S
+
+    def _forget_gpus(self, record: ClaimRecord, *, but: Collection[GpuUuid] = ()) -> None:
+        for gpu in {result.gpu_uuid for result in record.results}.difference(but):
+            self._records_by_gpu[gpu].pop(record.claim.uid, None)
 
     def _forget(self, uid: ClaimUid, binding: Binding, now_s: float) -> None:
         if binding.home is not None:

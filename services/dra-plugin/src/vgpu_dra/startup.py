@@ -87,8 +87,8 @@ def recover(tree: ClaimsTree, reader: ClaimsReader, ledger: Ledger, *, boot_id: 
     orphans = [uid for uid in tree.spec_claims() if uid not in known]
     for orphan in orphans:
         tree.remove_spec(orphan)
-    ledger.records.update(plan.kept)
-    ledger.records.update(plan.renewed)
+    for record in (*plan.kept.values(), *plan.renewed.values()):
+        ledger.note_record(record)
     ledger.quarantined.update(plan.quarantined)
     ledger.quarantined_names.update({uid: ref for uid in plan.quarantined if (ref := reader.claim_ref(uid)) is not None})
     for uid, bindings in plan.bindings.items():
