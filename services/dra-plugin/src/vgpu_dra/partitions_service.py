@@ -80,15 +80,16 @@ class PartitionsService:
         try:
             await self._logged("record_start", about, record, found=lambda b: {"pod_uid": b.pod.uid, "container": b.container})
         except VgpuError as exc:
-            self._tell(self._state.pod_of(RuntimeId(request.runtime_id)), Reason.START_REFUSED, exc)
+            pod = self._state.pod_of(RuntimeId(request.runtime_id)) or _pod(request.container.pod)
+            self._tell(pod, Reason.START_REFUSED, exc)
             raise
         return partitions.RecordStartResponse()
 
     def _record_start(self, request: partitions.RecordStartRequest) -> Binding:
         if request.HasField("container"):  # from an nri-plugin that says whom it is about
             started = wire.replayed(request.container)
-            if self._state.pod_of(started.runtime_id) is None:
-                self._synchronization.adopts(started, wire.session(request.session))
+            if self._state.pod_of(started.runtime_id) is None and started.facts is not None:
+                self._synchronization.adopt(started.facts, wire.session(request.session))
         return self._state.record_start(ids.parse_runtime_id(request.runtime_id), request.pid)
 
     async def release(self, request: partitions.ReleasePartitionRequest) -> partitions.ReleasePartitionResponse:

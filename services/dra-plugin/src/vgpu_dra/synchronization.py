@@ -13,6 +13,7 @@ from vgpu_dra.ledger import Ledger
 from vgpu_dra.partition_holders import NodeView, PartitionHolders
 from vgpu_dra.partition_state import Partitions
 from vgpu_dra.policy import assigners
+from vgpu_dra.policy.admission import ContainerFacts
 from vgpu_state import vgpu_config
 from vgpu_state.claims import HolderState
 from vgpu_state.errors import VgpuError
@@ -56,7 +57,7 @@ class Synchronization:
         for runtime_id in released:
             self.partitions.remove(runtime_id)
         self.partitions.synchronized_session = session
-        bound = [r for r in replayed if self._ledger.find(r.runtime_id) is not None or self.adopts(r, session)]
+        bound = [r for r in replayed if self._ledger.find(r.runtime_id) is not None or self._adopts(r, session)]
         unbound = tuple(sorted(present - {r.runtime_id for r in bound}))
         unrecorded = self._record_missed_starts(bound)
         drifted = tuple(sorted(r.runtime_id for r in bound if r.runtime_id in unrecorded or self.has_drifted(r)))
@@ -77,21 +78,27 @@ class Synchronization:
             return True
         return self._files.read_limits(held.uid, held.name) != vgpu_config.encode_limits(limits)
 
-    def adopts(self, container: Replayed, session: int) -> bool:
-        """Whether a container that nobody told of was bound: to a partition made at Prepare, which was there before it.
+    def adopt(self, facts: ContainerFacts, session: int) -> None:
+        """Binds a container that nobody told of to a partition made at Prepare, which was there before it.
 
-        On one that is made with its container there is nothing to bind: such a container does not start, or was refused.
+        One that is made with its container is not there: such a container does not start, or was refused, and nothing is done.
+
+        Raises:
+            VgpuError: as for `Partitions.ensure`.
         """
-        facts = container.facts
-        if facts is None or not all(self._is_there_before(grant.claim_uid) for grant in facts.grants):
-            return False
-        then = replace(facts, mounts=assigners.with_library_of_now(facts.mounts, rules=self._node.rules))
-        try:
+        if all(self._is_there_before(grant.claim_uid) for grant in facts.grants):
+            then = replace(facts, mounts=assigners.with_library_of_now(facts.mounts, rules=self._node.rules))
             self.partitions.ensure(then, session=session)
-        except VgpuError as exc:
-            _log.error("container not bound", container_id=container.runtime_id, pod_uid=facts.pod.uid, reason=str(exc))
+
+    def _adopts(self, container: Replayed, session: int) -> bool:
+        if container.facts is None:
             return False
-        return True
+        try:
+            self.adopt(container.facts, session)
+        except VgpuError as exc:
+            about = {"container_id": container.runtime_id, "pod_uid": container.facts.pod.uid}
+            _log.error("container not bound", **about, reason=str(exc))
+        return self._ledger.find(container.runtime_id) is not None
 
     def _is_there_before(self, uid: ClaimUid) -> bool:
         record = self._ledger.records.get(uid)
