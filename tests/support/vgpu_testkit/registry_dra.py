@@ -92,8 +92,8 @@ class DraStandIn(RegistrationsBase):
             raise PermissionRefused(f"its partition is not for container {said}")
         uid, name = partition.of.claim_uid, partition.of.partition
         holder = self._holder(uid, name)
-        if holder is None or holder.runtime_id != runtime_id:
-            if holder is not None and self._runs(holder):
+        if holder is None or holder.runtime_id != runtime_id or not holder.is_started:
+            if holder is not None and holder.runtime_id != runtime_id and self._runs(holder):
                 raise PreconditionFailed(f"partition {name} of claim {uid} is held by {holder}, which still runs")
             self._bind(partition, cgroup=cgroup, runtime_id=runtime_id, container=said or partition.sole_container)
         return BindPartitionResponse(claim_uid=uid, partition=name)

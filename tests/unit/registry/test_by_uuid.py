@@ -102,6 +102,19 @@ async def test_a_bound_container_is_judged_by_its_binding_whatever_uuid_it_shows
 
 
 @pytest.mark.usefixtures("registry")
+async def test_a_container_that_nri_saw_created_and_not_started_registers_by_its_uuid(
+    node: RegistryNode, dra: DraStandIn, channel: Channel
+) -> None:
+    dra.prepare(CONTAINER, register_uuid=UUID)
+    node.bind(CONTAINER, cgroup="")
+    node.runs(CONTAINER, [ME])
+
+    await register(channel, CONTAINER, said=UUID_ALONE)
+
+    assert node.recorded(CONTAINER) == (ME,)
+
+
+@pytest.mark.usefixtures("registry")
 async def test_containers_that_take_turns_register_without_a_name(node: RegistryNode, dra: DraStandIn, channel: Channel) -> None:
     said = {"container_name": "", "register_uuid": UUID}  # what the limits file of such a partition has
     serve = restarted(CONTAINER, 77)

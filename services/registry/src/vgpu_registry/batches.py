@@ -1,6 +1,7 @@
 """Calls of one container judged together: one look at its binding, one cgroup read, one RecordPids for all that have joined.
 
-A container without a binding whose call has a register UUID asks dra-plugin for the partition of that UUID, once a batch.
+A container without a binding, or whose start nobody has recorded, asks dra-plugin for the partition of its call's register UUID,
+once a batch.
 
 A container has at most one batch under way. Calls that join meanwhile wait, in order, for the next one, which reads the cgroup
 after the last of them; calls whose answer may still change stay. Containers do not wait for each other.
@@ -200,7 +201,9 @@ class Batches:
                 member.fail(exc)
 
     async def _judge(self, lane: _Lane) -> None:
-        holding = await self._bindings.find(lane.container_id) or await self._bind(lane)
+        holding = await self._bindings.find(lane.container_id)
+        if holding is None or holding.awaits_start:
+            holding = await self._bind(lane) or holding
         async with self.exclusive(lane.container_id):
             waiting = []
             for member in tuple(lane.members):  # all that have joined by now, before the cgroup is read

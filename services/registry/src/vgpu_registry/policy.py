@@ -83,6 +83,11 @@ class Holding:
         """Whether its processes are worth a look: the start is recorded and no stop is."""
         return self.binding.is_started and self.binding.state is HolderState.CREATED
 
+    @property
+    def awaits_start(self) -> bool:
+        """Whether its container was created, and nobody has told of its start: NRI may have gone in between."""
+        return not self.binding.is_started and self.binding.state is HolderState.CREATED
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
