@@ -48,7 +48,7 @@ def _pod(path: Path = KUSTOMIZE / "base/daemonset.yaml") -> dict[str, Any]:
 
 
 def _containers(pod: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    return {c["name"]: c for c in [*pod.get("initContainers", []), *pod["containers"]]}
+    return {c["name"]: c for c in [*pod.get("initContainers", []), *pod.get("containers", [])]}
 
 
 def _host_mounts(container: str) -> Boundaries:
@@ -86,8 +86,11 @@ def test_a_kustomization_names_every_file_beside_it_and_nothing_else(path: Path)
 def test_there_is_one_kustomization_for_each_thing_that_can_be_chosen() -> None:
     assert [str(p.parent.relative_to(KUSTOMIZE)) for p in KUSTOMIZATIONS] == [
         "base",
+        "components/cgroup-mode",
         "components/extended-resource",
         "components/library-set",
+        "components/resources",
+        "components/without-nri",
         "components/without-nvidia-runtime",
         "overlays/production",
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import Any
 
 import pytest
 import yaml
+
+from vgpu_dra import feature_gates
 
 pytestmark = pytest.mark.render
 
@@ -144,6 +147,60 @@ def test_the_library_set_is_installed_first_from_the_image_that_the_user_names(o
     assert [c["image"] for c in _pod(objects)["initContainers"]] == ["example/library:7"]
     assert version in _pod(objects)["initContainers"][0]["env"]
     assert version in _container(objects, "dra-plugin")["env"]
+
+
+_WITHOUT_NRI, _CGROUP_MODE = "../../components/without-nri", "../../components/cgroup-mode"
+
+
+@pytest.mark.parametrize("resources", ["../production", "../../base"])
+def test_without_nri_the_pod_has_no_nri_plugin_and_asks_for_nothing_of_the_runtimes(overlay: Path, resources: str) -> None:
+    objects = render(_write(overlay, resources=[resources], components=[_WITHOUT_NRI]))
+
+    pod = _pod(objects)
+    assert [c["name"] for c in pod["containers"]] == ["dra-plugin", "registry"]
+    paths = {v["hostPath"]["path"] for v in pod["volumes"] if "hostPath" in v}
+    assert {path for path in paths if "nri" in path} == set()
+    assert {m["name"] for c in pod["containers"] for m in c["volumeMounts"]} == {v["name"] for v in pod["volumes"]}
+    assert _gates_off(objects) == {"NRISupport"}
+
+
+def test_a_copy_of_production_leaves_nri_plugin_out_too(overlay: Path) -> None:
+    """Its own patches come after those of components: one that names nri-plugin would bring the container back, half of it."""
+    production = yaml.safe_load((KUSTOMIZE / "overlays/production/kustomization.yaml").read_text())
+    for file in ("daemonset.yaml", "resourcequota.yaml"):
+        shutil.copy(KUSTOMIZE / "overlays/production" / file, overlay)
+
+    objects = render(_write(overlay, **(production | {"components": [*production["components"], _WITHOUT_NRI]})))
+
+    assert [c["name"] for c in _pod(objects)["containers"]] == ["dra-plugin", "registry"]
+    assert _container(objects, "registry")["resources"]["limits"] == {"memory": "256Mi"}
+
+
+@pytest.mark.parametrize(
+    ("components", "off"),
+    [
+        ([], set()),
+        ([_CGROUP_MODE], {"DevicePluginClientMode"}),
+        ([_CGROUP_MODE, _WITHOUT_NRI], {"DevicePluginClientMode", "NRISupport"}),
+        ([_WITHOUT_NRI, _CGROUP_MODE], {"DevicePluginClientMode", "NRISupport"}),
+    ],
+)
+def test_components_turn_feature_gates_off_one_beside_the_other(overlay: Path, components: list[str], off: set[str]) -> None:
+    objects = render(_write(overlay, components=components))
+
+    assert _gates_off(objects) == off
+    # For pods of before, whose processes go on registering.
+    assert "registry" in [c["name"] for c in _pod(objects)["containers"]]
+
+
+def _gates_off(objects: Objects) -> set[str]:
+    """Those of dra-plugin's gates that are on by default and off here, read as it reads them, after kubelet's substitution."""
+    values: dict[str, str] = {}
+    for entry in _container(objects, "dra-plugin")["env"]:
+        # kubelet knows the variables that stand before.
+        values[entry["name"]] = re.sub(r"\$\((\w+)\)", lambda found: values.get(found[1], found[0]), entry.get("value", ""))
+    states = feature_gates.parse_feature_gates(values["VGPU_FEATURE_GATES"]).states()
+    return {name for name, is_on in feature_gates.FeatureGates().states().items() if is_on and not states[name]}
 
 
 def test_without_nvidias_runtime_dra_plugin_alone_is_privileged(overlay: Path) -> None:
