@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from vgpu_dra import kubelet_service
 from vgpu_dra.allocation import Allocation
 from vgpu_dra.event_documents import Reason
 from vgpu_dra.kubelet_service import DraNode
@@ -74,6 +75,24 @@ async def test_claim_that_does_not_exist_is_refused_at_once_beside_one_that_wait
     assert isinstance(answers[CLAIM.uid], ClaimRecord)
     assert answers[OTHER.uid] == "ResourceClaim research/two does not exist"
     assert source.asked == ["one", "two", "one"]
+
+
+class SlowPods(Source):
+    async def assignment(self, doc: Mapping[str, Any], allocation: Allocation) -> Assignment:
+        await asyncio.Event().wait()
+        raise AssertionError("unreachable")
+
+
+async def test_what_was_waited_for_in_vain_is_said(node: DraTree, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kubelet_service, "FETCH_S", 0.1)
+
+    answers = await dra_node(node, SlowPods(CLAIM)).prepare_all(asked(CLAIM))
+
+    assert answers[CLAIM.uid] == (
+        "claim research/one (11111111-8f0a-4f57-9d0e-6a6d1b2c7e10): nri-plugin has no session, and the claim's pods were not "
+        "looked up within 0.1 s"
+    )
+    assert node.ledger.records == {}
 
 
 class Told(NoRecorder):

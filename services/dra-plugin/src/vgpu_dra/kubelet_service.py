@@ -74,7 +74,7 @@ class DraNode:
 
     async def _prepare(self, ref: ClaimRef) -> ClaimRecord:
         asked_at, found_by = self._clock(), asyncio.get_running_loop().time() + FETCH_S
-        doc = await self._ask(ref, lambda: self._lookup.fetch(ref), by_s=found_by)
+        doc = await self._ask(lambda: self._lookup.fetch(ref), f"claim {ref}: the claim source did not answer", by_s=found_by)
         try:
             allocation = parse_allocation(doc, expected_uid=ref.uid)
             for remark in allocation.remarks:
@@ -84,7 +84,8 @@ class DraNode:
                 self.recorder.claim(ref, Reason.POLICY_UNKNOWN, remark)
             assignment = THROUGH_NRI
             if not self._claims.is_recorded(ref.uid):
-                assignment = await self._ask(ref, lambda: self._lookup.assignment(doc, allocation), by_s=found_by)
+                late = f"claim {ref}: nri-plugin has no session, and the claim's pods were not looked up"
+                assignment = await self._ask(lambda: self._lookup.assignment(doc, allocation), late, by_s=found_by)
             return await patience.held(
                 lambda: self._workers.run(lambda: self._claims.prepare(allocation, asked_at_s=asked_at, assignment=assignment)),
                 over=(GpusUnknown, DeviceInUse),
@@ -103,14 +104,18 @@ class DraNode:
         for pod in _told_pods(doc):
             self.recorder.pod(pod, Reason.PREPARE_REFUSED, str(refusal))
 
-    async def _ask(self, ref: ClaimRef, ask: Callable[[], Awaitable[_T]], *, by_s: float) -> _T:
-        """What is to be known of a claim, asked for again while nobody is there to answer, until `by_s` of the loop's clock."""
+    async def _ask(self, ask: Callable[[], Awaitable[_T]], late: str, *, by_s: float) -> _T:
+        """What is to be known of a claim, asked for again while nobody is there to answer, until `by_s` of the loop's clock.
+
+        Raises:
+            NotReady: it is `late` by then.
+        """
         left_s = max(by_s - asyncio.get_running_loop().time(), 0.0)
         try:
             async with asyncio.timeout(left_s):
                 return await patience.held(ask, over=(NotReady,), for_s=left_s)
         except TimeoutError as exc:
-            raise NotReady(f"claim {ref}: the claim source did not answer within {FETCH_S:g} s") from exc
+            raise NotReady(f"{late} within {FETCH_S:g} s") from exc
 
     async def _unprepare(self, ref: ClaimRef) -> str:
         if await self._workers.run(lambda: self._claims.unprepare(ref.uid)):
