@@ -252,6 +252,15 @@ def test_restart_waits_for_the_end_of_the_earlier_attempt(node: DraTree, record:
     assert node.eager_bindings.bind(uuid_of(record, TRAIN_PARTITION.name), restarted) == (CLAIM_UID, TRAIN_PARTITION.name)
 
 
+def test_attempt_that_never_started_keeps_its_restart_from_nothing(node: DraTree, record: ClaimRecord) -> None:
+    """NRI told of its creation, and went."""
+    node.partitions.ensure(shown(record, name="train", runtime_id=RUNTIME_ID, requests=("trainer",)), session=SESSION)
+    run(node, record, "trainer", NEXT_RUNTIME_ID, pids=(51,))
+    restarted = replace(CALLER, runtime_id=NEXT_RUNTIME_ID, pid=51)
+
+    assert node.eager_bindings.bind(uuid_of(record, TRAIN_PARTITION.name), restarted) == (CLAIM_UID, TRAIN_PARTITION.name)
+
+
 def test_release_during_registration_leaves_no_holder(node: DraTree, record: ClaimRecord) -> None:
     """NRI, back by now, tells of the end while the registration is being written."""
 

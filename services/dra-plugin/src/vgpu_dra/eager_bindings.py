@@ -56,14 +56,8 @@ class EagerBindings:
                 raise Superseded(f"container {who.runtime_id[:12]} was released")
             named = holder.container if holder is not None and holder.runtime_id == who.runtime_id else partition.sole_container
             newcomer = self._started(record, partition, who, named=who.container or named)
-            if holder is not None and holder.runtime_id != who.runtime_id and self._holders.is_live(holder):
-                if newcomer.container and holder.container == newcomer.container:
-                    # Which of the two is the newer one nobody says; the older one ends.
-                    raise NotReady(f"{newcomer} ({who.runtime_id[:12]}): its earlier attempt {holder.runtime_id[:12]} still runs")
-                raise PreconditionFailed(
-                    f"{newcomer} registers for requests {', '.join(partition.requests)} of claim {record.claim}, which {holder} "
-                    "holds; one live container may hold a vGPU request"
-                )
+            if holder is not None and holder.runtime_id != who.runtime_id:
+                self._check_ended(holder, newcomer, what=f"requests {', '.join(partition.requests)} of claim {record.claim}")
             granted = Granted(record=record, results=eager.partition_results(record, partition))
             self._holders.check_mounts((granted,), who.pid, adjustment=Edits(), who=newcomer)
             self._holders.write_started(uid, partition.name, newcomer, who.pid)
@@ -100,6 +94,18 @@ class EagerBindings:
             raise PermissionRefused(
                 f"{said}({who.runtime_id[:12]}) of pod {who.pod_uid} registers for the partition of "
                 f"{eager.candidates(record, partition)} ({record.eager.pod.uid}) of claim {record.claim}: it is another's"
+            )
+
+    def _check_ended(self, holder: Binding, newcomer: Binding, *, what: str) -> None:
+        if newcomer.container and holder.container == newcomer.container:
+            # An earlier attempt, or a later one: nobody says which. One that has no process makes way, started or not.
+            if self._holders.still_runs(holder):
+                raise NotReady(
+                    f"{newcomer} ({newcomer.runtime_id[:12]}): its earlier attempt {holder.runtime_id[:12]} still runs"
+                )
+        elif self._holders.is_live(holder):
+            raise PreconditionFailed(
+                f"{newcomer} registers for {what}, which {holder} holds; one live container may hold a vGPU request"
             )
 
     def _started(self, record: ClaimRecord, partition: EagerPartition, who: Registrant, *, named: ContainerName) -> Binding:
