@@ -189,6 +189,24 @@ def test_container_that_never_registered_is_bound_when_nri_tells_of_it(node: Dra
     assert (binding.runtime_id, binding.session, binding.is_started) == (RUNTIME_ID, SESSION, True)
 
 
+@pytest.mark.parametrize("is_told_first", [True, False])
+def test_attempt_that_was_created_and_never_started_takes_nothing_from_the_running_one(
+    node: DraTree, record: ClaimRecord, *, is_told_first: bool
+) -> None:
+    """kubelet was restarted between create and start: it made another attempt, and the runtime lists both."""
+    run(node, record, "trainer")
+    created, running = (
+        Replayed(runtime_id=runtime_id, facts=shown(record, name="train", runtime_id=runtime_id, requests=("trainer",)), pid=pid)
+        for runtime_id, pid in ((NEXT_RUNTIME_ID, 0), (RUNTIME_ID, 41))
+    )
+
+    found = node.synchronization.synchronize(SESSION, [created, running] if is_told_first else [running, created])
+
+    binding = node.reader.binding(CLAIM_UID, TRAIN_PARTITION.name)
+    assert binding is not None
+    assert (binding.runtime_id, binding.is_started, found.unbound, found.drifted) == (RUNTIME_ID, True, (NEXT_RUNTIME_ID,), ())
+
+
 # A library set of another version was installed while the container ran
 
 

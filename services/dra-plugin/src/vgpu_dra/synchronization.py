@@ -12,7 +12,7 @@ from vgpu_dra.assignments import Comparison, Replayed
 from vgpu_dra.ledger import Ledger
 from vgpu_dra.partition_holders import NodeView, PartitionHolders
 from vgpu_dra.partition_state import Partitions
-from vgpu_dra.policy import assigners
+from vgpu_dra.policy import admission, assigners, partition
 from vgpu_dra.policy.admission import ContainerFacts
 from vgpu_state import vgpu_config
 from vgpu_state.claims import HolderState
@@ -57,7 +57,8 @@ class Synchronization:
         for runtime_id in released:
             self.partitions.remove(runtime_id)
         self.partitions.synchronized_session = session
-        bound = [r for r in replayed if self._ledger.find(r.runtime_id) is not None or self._adopts(r, session)]
+        running_first = sorted(replayed, key=lambda r: r.pid == 0)
+        bound = [r for r in running_first if self._ledger.find(r.runtime_id) is not None or self._adopts(r, session)]
         unbound = tuple(sorted(present - {r.runtime_id for r in bound}))
         unrecorded = self._record_missed_starts(bound)
         drifted = tuple(sorted(r.runtime_id for r in bound if r.runtime_id in unrecorded or self.has_drifted(r)))
@@ -91,14 +92,25 @@ class Synchronization:
             self.partitions.ensure(then, session=session)
 
     def _adopts(self, container: Replayed, session: int) -> bool:
-        if container.facts is None:
+        facts = container.facts
+        if facts is None:
+            return False
+        about = {"container_id": container.runtime_id, "pod_uid": facts.pod.uid}
+        if (other := self._running_attempt(facts)) is not None:
+            _log.error("container not bound", **about, reason=f"another attempt of it runs: {other[:12]}")
             return False
         try:
-            self.adopt(container.facts, session)
+            self.adopt(facts, session)
         except VgpuError as exc:
-            about = {"container_id": container.runtime_id, "pod_uid": container.facts.pod.uid}
             _log.error("container not bound", **about, reason=str(exc))
         return self._ledger.find(container.runtime_id) is not None
+
+    def _running_attempt(self, facts: ContainerFacts) -> RuntimeId | None:
+        """Which attempt of the container holds its partition and runs. The list does not say which of two is the newer one: one
+        that was created and never started may stay in it for as long as its pod lives."""
+        bindings = [b for uid in admission.claims_of(facts) for b in self._ledger.bindings(uid).values()]
+        rivals = [b for b in bindings if partition.is_held_by(b, facts) and b.runtime_id != facts.runtime_id]
+        return next((b.runtime_id for b in rivals if self._holders.still_runs(b)), None)
 
     def _is_there_before(self, uid: ClaimUid) -> bool:
         record = self._ledger.records.get(uid)
