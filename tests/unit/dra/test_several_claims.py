@@ -163,6 +163,19 @@ def test_successor_of_the_process_finds_the_same(node: DraTree, facts: Container
     assert (held.uid, held.name, held.further) == (CLAIM_UID, PARTITION, (HIGHER.uid,))
 
 
+def test_reference_that_a_crash_left_without_a_home_goes_with_its_container(node: DraTree, facts: ContainerFacts) -> None:
+    run(node, facts)
+    node.tree.discard_partition(CLAIM_UID, PARTITION)
+    ledger = node.ledger = Ledger()
+    startup.recover(node.tree, node.reader, ledger, boot_id=BOOT_ID, clock=lambda: node.now_s)
+    assert [uid for uid, _, _ in ledger.all_bindings()] == [HIGHER.uid]
+
+    node.partitions_on(node.tree).remove(RUNTIME_ID)
+
+    assert ledger.all_bindings() == []
+    assert bindings(node) == {}
+
+
 def test_limits_that_fit_both_claims_are_no_drift(node: DraTree, facts: ContainerFacts) -> None:
     run(node, facts)
 

@@ -132,6 +132,11 @@ class Ledger:
             further = tuple(sorted(self._further_by_runtime_id.get(runtime_id, ())))
             return Held(uid=uid, name=name, binding=self._bindings[uid][name], further=further)
 
+    def bindings_of(self, runtime_id: RuntimeId) -> list[tuple[ClaimUid, PartitionName, Binding]]:
+        """Every binding of a runtime container, its home first where it has one: a reference may have been left without."""
+        found = [(uid, name, b) for uid, name, b in self.all_bindings() if b.runtime_id == runtime_id]
+        return sorted(found, key=lambda entry: entry[2].home is not None)
+
     def pod_of(self, runtime_id: RuntimeId) -> PodRef | None:
         """The pod of a runtime container that is bound."""
         held = self.find(runtime_id)

@@ -116,15 +116,15 @@ class Partitions:
 
     def stop(self, runtime_id: RuntimeId) -> None:
         """The container's requests are free, its directory stays. An unknown id is a success."""
-        with self._releasing(runtime_id) as (name, bindings):
-            for uid, binding in bindings:
+        with self._releasing(runtime_id) as bindings:
+            for uid, name, binding in bindings:
                 if binding.state is not HolderState.STOPPED:
                     self._holders.write(uid, name, partition.stopped(binding))
 
     def remove(self, runtime_id: RuntimeId) -> None:
         """The container holds nothing; a directory of its own is in the trash. An unknown id is a success."""
-        with self._releasing(runtime_id) as (name, bindings):
-            for uid, _ in reversed(bindings):  # its home last: by that the others are found
+        with self._releasing(runtime_id) as bindings:
+            for uid, name, _ in reversed(bindings):  # its home last, as it was made
                 self._holders.release(uid, name)
 
     def pod_of(self, runtime_id: RuntimeId) -> PodRef | None:
@@ -137,15 +137,13 @@ class Partitions:
         return admission.granted_of(facts, uid, self._ledger.records.get(uid))
 
     @contextmanager
-    def _releasing(self, runtime_id: RuntimeId) -> Iterator[tuple[PartitionName, Sequence[tuple[ClaimUid, Binding]]]]:
+    def _releasing(self, runtime_id: RuntimeId) -> Iterator[Sequence[tuple[ClaimUid, PartitionName, Binding]]]:
         """What this runtime id holds, its home first, with its claims held. From here on a late Ensure for the id is refused."""
         self._ledger.remember_released(runtime_id, now_s=self._clock())
-        held = self._ledger.find(runtime_id)
-        if held is None:
-            yield PartitionName(""), ()
-            return
-        with self._ledger.claims_held(held.claims):
-            yield held.name, self._holders.each(held)
+        uids = {uid for uid, _, _ in self._ledger.bindings_of(runtime_id)}
+        with self._ledger.claims_held(uids):
+            # An Ensure that is still under way adds to them, and undoes all of it at its end.
+            yield [entry for entry in self._ledger.bindings_of(runtime_id) if entry[0] in uids]
 
     def _bound(self, runtime_id: RuntimeId) -> Held:
         held = self._ledger.find(runtime_id)
