@@ -1,4 +1,7 @@
-"""Synchronize: what the runtime says lives, compared with what is bound. Nothing that differs is repaired."""
+"""Synchronize: what the runtime says lives, compared with what is bound.
+
+What nobody could tell of meanwhile is noted; what differs is told, and nothing of it repaired.
+"""
 
 from __future__ import annotations
 
