@@ -1,4 +1,4 @@
-"""ResourceClaim manifests with their allocation, as the scheduler leaves them."""
+"""Manifests as the scheduler leaves them: ResourceClaims with their allocation, and the Pods that they are reserved for."""
 
 from __future__ import annotations
 
@@ -41,6 +41,55 @@ def whole(request: str, device: str, *, has_admin_access: bool = False) -> Share
 
 
 @dataclass(frozen=True, kw_only=True)
+class Consumer:
+    """A container of a pod and what it refers to: requests by the name of their ResourceClaim, none meaning all of the claim.
+
+    `kind` is "app", "init" or "sidecar". The init containers come in the order in which the pod has them.
+    """
+
+    name: str = "main"
+    uses: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: {"slice": ()})
+    kind: str = "app"
+
+    def document(self) -> dict[str, Any]:
+        claims = [
+            {"name": claim} | ({"request": request} if request else {})
+            for claim, requests in self.uses.items()
+            for request in requests or ("",)
+        ]
+        return {"name": self.name, "resources": {"claims": claims}} | (
+            {"restartPolicy": "Always"} if self.kind == "sidecar" else {}
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PodManifest:
+    """A Pod as far as it uses claims; a container knows each by the ResourceClaim's own name."""
+
+    name: str = "pod"
+    containers: tuple[Consumer, ...] = (Consumer(),)
+    namespace: str = "research"
+    uid: str = field(default_factory=lambda: str(uuid.uuid4()))
+
+    def document(self) -> dict[str, Any]:
+        claims = sorted({claim for container in self.containers for claim in container.uses})
+        return {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": self.name, "namespace": self.namespace, "uid": self.uid},
+            "spec": {
+                "resourceClaims": [{"name": claim, "resourceClaimName": claim} for claim in claims],
+                "initContainers": [c.document() for c in self.containers if c.kind != "app"],
+                "containers": [c.document() for c in self.containers if c.kind == "app"],
+            },
+        }
+
+    def write(self, directory: Path) -> None:
+        """The manifest is in `directory`, whole."""
+        _write(self.document(), directory, f"{self.namespace}.{self.name}.pod.json")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Manifest:
     """A ResourceClaim that is allocated."""
 
@@ -50,21 +99,27 @@ class Manifest:
     uid: str = field(default_factory=lambda: str(uuid.uuid4()))
     pool: str = "node-a"
     annotations: Mapping[str, str] = field(default_factory=dict)
+    reserved_for: tuple[PodManifest, ...] = ()
 
     def document(self) -> dict[str, Any]:
         results = [share.result(pool=self.pool) for share in self.shares]
         metadata: dict[str, Any] = {"name": self.name, "namespace": self.namespace, "uid": self.uid}
+        consumers = [{"resource": "pods", "name": pod.name, "uid": pod.uid} for pod in self.reserved_for]
         return {
             "apiVersion": "resource.k8s.io/v1",
             "kind": "ResourceClaim",
             "metadata": metadata | ({"annotations": dict(self.annotations)} if self.annotations else {}),
             "spec": {"devices": {"requests": [{"name": s.request} for s in self.shares]}},
-            "status": {"allocation": {"devices": {"results": results}}},
+            "status": {"allocation": {"devices": {"results": results}}} | ({"reservedFor": consumers} if consumers else {}),
         }
 
     def write(self, directory: Path) -> None:
         """The manifest is in `directory`, whole."""
-        directory.mkdir(parents=True, exist_ok=True)
-        temporary = directory / f".{self.name}"
-        temporary.write_text(json.dumps(self.document()))
-        os.rename(temporary, directory / f"{self.namespace}.{self.name}.json")
+        _write(self.document(), directory, f"{self.namespace}.{self.name}.json")
+
+
+def _write(document: dict[str, Any], directory: Path, name: str) -> None:
+    directory.mkdir(parents=True, exist_ok=True)
+    temporary = directory / f".{name}"
+    temporary.write_text(json.dumps(document))
+    os.rename(temporary, directory / name)
