@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from vgpu_daemon.procfs import Procfs
+from vgpu_dra import startup
 from vgpu_dra.allocation import AllocatedResult, Allocation
 from vgpu_dra.claim_state import ClaimFiles, PreparedClaims
 from vgpu_dra.eager_bindings import EagerBindings
@@ -77,6 +78,10 @@ class DraTree:
         for path in (self.agent.library("v1.0.0"), self.agent.preload_list, self.agent.device_client):
             Path(path).touch()
         self.reader = ClaimsReader(self.agent)
+        self._begin(BOOT_ID)
+
+    def _begin(self, boot_id: str) -> None:
+        """The state of a process, over what the ledger holds."""
         self.node = Node(
             agent=self.agent,
             rules=RULES,
@@ -86,7 +91,7 @@ class DraTree:
                 dev_root=self.dev_root,
                 proc_root=self.proc,
             ),
-            boot_id=BOOT_ID,
+            boot_id=boot_id,
             inventory=lambda: self.inventory,
         )
         self.holders = self._holders(self.tree, Procfs(proc_root=self.proc, cgroup_root=self.cgroups))
@@ -96,6 +101,12 @@ class DraTree:
         )
         self.eager_bindings = self.bindings_on(self.tree)
         self.claims = self.claims_on(self.tree)
+
+    def restart(self, *, boot_id: str = BOOT_ID) -> None:
+        """The process is another, which knows what it finds on disk. Raises what `startup.recover` does."""
+        self.ledger = Ledger()
+        startup.recover(self.tree, self.reader, self.ledger, boot_id=boot_id, clock=lambda: self.now_s)
+        self._begin(boot_id)
 
     def enter_mig_mode(self) -> None:
         """GPU 3 has one MIG device, with the kernel driver's files and nodes."""
