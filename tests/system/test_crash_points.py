@@ -13,16 +13,17 @@ from vgpu_testkit import trees
 from vgpu_testkit.crash_control import CrashControl
 from vgpu_testkit.dra_bench import DraBench
 from vgpu_testkit.dra_calls import ConnectionBroke
-from vgpu_testkit.dra_operations import CLAIM, OPERATIONS, Operation, Scene
+from vgpu_testkit.dra_eager_operations import EAGER_OPERATIONS
+from vgpu_testkit.dra_operations import OPERATIONS, Operation, Scene
 from vgpu_testkit.kubelet_values import KubeletRefusal
+from vgpu_testkit.manifests import Manifest
 
 
-@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda o: o.name)
+@pytest.mark.parametrize("operation", [*OPERATIONS, *EAGER_OPERATIONS], ids=lambda o: o.name)
 async def test_killed_before_any_call_the_retry_ends_as_the_clean_run(
-    bench: DraBench, control: CrashControl, capsys: pytest.CaptureFixture[str], operation: Operation
+    bench: DraBench, control: CrashControl, capsys: pytest.CaptureFixture[str], operation: Operation[Scene]
 ) -> None:
-    CLAIM.write(bench.claims)
-    scene = Scene(bench)
+    scene = operation.scene(bench)
     await bench.start()
 
     await operation.arrange(scene)
@@ -45,12 +46,12 @@ async def test_killed_before_any_call_the_retry_ends_as_the_clean_run(
         await bench.until_trash_is_empty()
         assert scene.devices == devices, where
         assert bench.picture() == clean, where
-        assert _cdi_and_record_agree(bench), where
+        assert all(_cdi_and_record_agree(bench, manifest) for manifest in scene.manifests), where
     with capsys.disabled():
         print(f"\n{operation.name}: {len(calls)} points, {len(calls)} ok")
 
 
-async def _crash(scene: Scene, operation: Operation, where: str) -> None:
+async def _crash(scene: Scene, operation: Operation[Scene], where: str) -> None:
     """The operation is begun and dra-plugin has died of SIGKILL."""
     # The answer may have been given before the call: deleting what is in the trash comes after it.
     with suppress(KubeletRefusal, ConnectionBroke):
@@ -60,10 +61,11 @@ async def _crash(scene: Scene, operation: Operation, where: str) -> None:
     assert await asyncio.to_thread(process.wait, 10) == -9, where
 
 
-def _cdi_and_record_agree(bench: DraBench) -> bool:
+def _cdi_and_record_agree(bench: DraBench, manifest: Manifest) -> bool:
     """The nonces that containers get are those that dra-plugin knows; without a claim there is neither."""
-    if not bench.cdi_file(CLAIM).exists():
-        return not bench.claim_dir(CLAIM).exists()
-    record = (bench.claim_dir(CLAIM) / "claim.json").read_text()
-    nonces = trees.nonces_by_key(bench.cdi_file(CLAIM))
-    return len(nonces) == 2 and all(f'"key": "{key}"' in record and nonce in record for key, nonce in nonces.items())
+    if not bench.cdi_file(manifest).exists():
+        return not bench.claim_dir(manifest).exists()
+    record = (bench.claim_dir(manifest) / "claim.json").read_text()
+    nonces = trees.nonces_by_key(bench.cdi_file(manifest))
+    is_known = all(f'"key": "{key}"' in record and nonce in record for key, nonce in nonces.items())
+    return len(nonces) == len(manifest.shares) and is_known

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from grpclib.const import Status
@@ -13,11 +14,28 @@ from vgpu_testkit import trees
 from vgpu_testkit.crash_control import CrashControl
 from vgpu_testkit.dra_bench import DraBench, half_a_gpu
 from vgpu_testkit.dra_calls import REMOVED, STOPPED
+from vgpu_testkit.dra_eager_operations import EAGER_OPERATIONS
 from vgpu_testkit.dra_operations import CLAIM, OPERATIONS, TRAIN, Operation, Scene
 from vgpu_testkit.kubelet_values import KubeletRefusal
+from vgpu_testkit.manifests import Consumer, PodManifest
 
-BYSTANDER = half_a_gpu("bystander", device="vgpu-7", uid="77777777-0f8a-4f57-9d0e-6a6d1b2c7e10")
-LEAVES_NO_TRACE = ("prepare", "ensure", "record pids", "release stopped")
+NEIGHBOUR = PodManifest(name="neighbour", containers=(Consumer(uses={"bystander": ()}),))
+BYSTANDER = replace(
+    half_a_gpu("bystander", device="vgpu-7", uid="77777777-0f8a-4f57-9d0e-6a6d1b2c7e10"), reserved_for=(NEIGHBOUR,)
+)
+LEAVES_NO_TRACE = (
+    "prepare",
+    "ensure",
+    "record pids",
+    "release stopped",
+    "prepare without NRI",
+    "ensure on what was made at Prepare",
+    "record pids of one that has registered",
+    "release stopped, directory made at Prepare",
+    "ensure with two claims",
+)
+
+PREPARES = ("prepare", "prepare without NRI", "restore a directory made at Prepare")
 
 Fault = Callable[[CrashControl, int], None]
 
@@ -31,13 +49,13 @@ def one_call_is_an_io_error(control: CrashControl, number: int) -> None:
 
 
 @pytest.mark.parametrize("fault", [disk_stays_full, one_call_is_an_io_error], ids=lambda f: f.__name__)
-@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda o: o.name)
+@pytest.mark.parametrize("operation", [*OPERATIONS, *EAGER_OPERATIONS], ids=lambda o: o.name)
 async def test_call_that_the_disk_refuses_fails_its_operation_alone(
-    bench: DraBench, control: CrashControl, operation: Operation, fault: Fault
+    bench: DraBench, control: CrashControl, operation: Operation[Scene], fault: Fault
 ) -> None:
-    CLAIM.write(bench.claims)
-    BYSTANDER.write(bench.claims)
-    scene = Scene(bench)
+    for manifest in (BYSTANDER, NEIGHBOUR):
+        manifest.write(bench.claims)
+    scene = operation.scene(bench)
     await bench.start()
     bystander = await bench.prepare(BYSTANDER)
     await operation.arrange(scene)
@@ -55,7 +73,7 @@ async def test_call_that_the_disk_refuses_fails_its_operation_alone(
         refusal = await _refusal(operation, scene)
         assert trees.halves(*bench.roots) == [], where
         assert await bench.prepare(BYSTANDER) == bystander, where
-        if operation.act is Scene.prepare and fault is disk_stays_full:
+        if operation.name in PREPARES and fault is disk_stays_full:
             await bench.until_trash_is_empty()  # the disk needs the room now
         control.disarm()
         await _empty_trash(bench)
@@ -99,7 +117,7 @@ async def test_read_only_disk_refuses_every_change_and_what_is_there_goes_on(ben
     await bench.unprepare(CLAIM, BYSTANDER)
 
 
-async def _refusal(operation: Operation, scene: Scene) -> str | None:
+async def _refusal(operation: Operation[Scene], scene: Scene) -> str | None:
     """What the operation was refused with; None when it was not, which deleting what is in the trash cannot cause."""
     try:
         await operation.act(scene)

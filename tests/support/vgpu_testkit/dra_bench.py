@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from vgpu_proto import partitions
 from vgpu_testkit import kubelet_wire, polling, trees
@@ -33,9 +34,13 @@ def half_a_gpu(name: str = "half", *, device: str = "vgpu-5", uid: str = "3f0c1f
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Container:
-    """A container of one pod that shows grants of one claim. Equal attempts of one container have equal runtime ids."""
+    """A container of one pod. Equal attempts of one container have equal runtime ids.
+
+    It was given the devices of these `requests`, or those of all of its claims.
+    """
 
     name: str = "train"
+    requests: tuple[str, ...] = ()
     pod_uid: str = _POD_UID
     attempt: int = 0
     pid: int = 4_000_000
@@ -154,9 +159,9 @@ class DraBench:
     def claim_dir(self, manifest: Manifest) -> Path:
         return self.node.manager_dir / "claims" / manifest.uid
 
-    def shown(self, manifest: Manifest, container: Container) -> partitions.Container:
-        """The container as nri-plugin reports it after the runtime has applied the CDI edits of all the claim's devices."""
-        edits = [device["containerEdits"] for device in json.loads(self.cdi_file(manifest).read_bytes())["devices"]]
+    def shown(self, manifest: Manifest, container: Container, *further: Manifest) -> partitions.Container:
+        """The container as nri-plugin reports it after the runtime has applied the CDI edits of its devices."""
+        edits = [one for m in (manifest, *further) for one in self._edits(m, container)]
         env = [entry.partition("=") for one in edits for entry in one["env"]]
         mounts = {m["containerPath"]: m for one in edits for m in one["mounts"]}
         nodes = {n["path"] for one in edits for n in one["deviceNodes"]}
@@ -170,17 +175,36 @@ class DraBench:
                 if name.startswith("VGPU_GRANT_")
             ],
             mounts=[
-                partitions.Mount(destination=path, source=m["hostPath"], type="bind", options=m["options"])
+                partitions.Mount(destination=path, source=m["hostPath"], type=m.get("type", "bind"), options=m["options"])
                 for path, m in mounts.items()
             ],
             devices=[partitions.Device(path=path, type="c", major=195, minor=_minor(path)) for path in sorted(nodes)],
         )
 
+    def _edits(self, manifest: Manifest, container: Container) -> list[Any]:
+        """What CDI gives the container of one claim, by device."""
+        devices = json.loads(self.cdi_file(manifest).read_bytes())["devices"]
+        given = tuple(f"{manifest.uid}-{request}-" for request in container.requests) or ("",)
+        return [device["containerEdits"] for device in devices if device["name"].startswith(given)]
+
+    def create(self, manifest: Manifest, container: Container) -> None:
+        """The runtime makes the container without NRI: `mounts_of` it are what the CDI file gives."""
+        self._mounts[container.runtime_id] = {m.destination: m.source for m in self.shown(manifest, container).mounts}
+
+    async def register(self, manifest: Manifest, container: Container) -> tuple[str, str]:
+        """BindPartition with the UUID that CDI gives the container; the claim and partition that it has from then on."""
+        prefix = "MANAGER_CLIENT_REGISTER_UUID="
+        env = [entry for one in self._edits(manifest, container) for entry in one["env"]]
+        (register_uuid,) = {entry.removeprefix(prefix) for entry in env if entry.startswith(prefix)}
+        return await self.calls.bind_partition(
+            register_uuid, runtime_id=container.runtime_id, pod_uid=container.pod_uid, pid=container.pid
+        )
+
     async def ensure(
-        self, manifest: Manifest, container: Container, *, session: int = EARLY_SESSION
+        self, manifest: Manifest, container: Container, *further: Manifest, session: int = EARLY_SESSION
     ) -> partitions.EnsurePartitionResponse:
-        """EnsurePartition; `mounts_of` the container are what it answers and what the CDI file gives."""
-        shown = self.shown(manifest, container)
+        """EnsurePartition; `mounts_of` the container are what it answers and what the CDI files give."""
+        shown = self.shown(manifest, container, *further)
         answer = await self.calls.ensure(shown, session=session)
         self._mounts[container.runtime_id] = {m.destination: m.source for m in (*shown.mounts, *answer.mounts)}
         return answer

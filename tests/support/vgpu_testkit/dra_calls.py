@@ -61,6 +61,17 @@ class DraCalls:
         route = "/vgpu.registrations.v1.Registrations/RecordPids"
         return (await call(self._registrations, route, request, registrations.RecordPidsResponse)).changed
 
+    async def bind_partition(
+        self, register_uuid: str, *, runtime_id: str, pod_uid: str, pid: int, container: str = ""
+    ) -> tuple[str, str]:
+        """The claim and the partition that the container has registered for."""
+        request = registrations.BindPartitionRequest(
+            register_uuid=register_uuid, runtime_id=runtime_id, pod_uid=pod_uid, pid=pid, container_name=container
+        )
+        route = "/vgpu.registrations.v1.Registrations/BindPartition"
+        answer = await call(self._registrations, route, request, registrations.BindPartitionResponse)
+        return answer.claim_uid, answer.partition
+
     async def _partition_call(self, method: str, request: object, response: Callable[..., _T]) -> _T:
         return await call(self._partitions, f"/vgpu.partitions.v1.Partitions/{method}", request, response)
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar, Generic, TypeVar
 
 from vgpu_testkit.crash_control import Call
 from vgpu_testkit.dra_bench import Container, DraBench
@@ -26,12 +27,19 @@ OTHER = Container(name="side", pod_uid="77777777-54f1-4c86-9b57-2f1d2b8f4c11")
 
 @dataclass
 class Scene:
-    """One claim on one node; the steps that bring it from one state to the next."""
+    """Claims on one node; the steps that bring them from one state to the next. `environment` is dra-plugin's, besides."""
 
     bench: DraBench
     devices: list[Device] = field(default_factory=list)
     first: Container = TRAIN
     other: Container = OTHER
+    manifests: ClassVar[tuple[Manifest, ...]] = (CLAIM,)
+    environment: ClassVar[Mapping[str, str]] = {}
+
+    def __post_init__(self) -> None:
+        for manifest in self.manifests:
+            manifest.write(self.bench.claims)
+        self.bench.dra.environment |= self.environment
 
     @property
     def second(self) -> Container:
@@ -41,13 +49,13 @@ class Scene:
         """Nothing is prepared, and the containers to come have ids that were never seen."""
         for container in (self.first, self.second, self.other):
             self.bench.end(container)
-        await self.bench.unprepare_patiently(CLAIM)
+        await self.bench.unprepare_patiently(*self.manifests)
         await self.bench.until_trash_is_empty()
         self.first = self.second.again()
         self.other = self.other.again()
 
     async def prepare(self) -> None:
-        self.devices = await self.bench.prepare(CLAIM)
+        self.devices = await self.bench.prepare(*self.manifests)
 
     async def ensure_first(self) -> None:
         await self.bench.ensure(CLAIM, self.first)
@@ -77,26 +85,28 @@ class Scene:
         await self.bench.calls.release(self.first.runtime_id, REMOVED)
 
     async def unprepare(self) -> None:
-        await self.bench.unprepare(CLAIM)
+        await self.bench.unprepare(*self.manifests)
 
 
-Step = Callable[[Scene], Awaitable[None]]
+SceneT = TypeVar("SceneT", bound=Scene)
+Step = Callable[[SceneT], Awaitable[None]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Operation:
+class Operation(Generic[SceneT]):
     """`act` in the state that `before` leads to. `retry` is what its caller does after it failed, by default the same again.
 
     `expected` are calls that must be among those counted, in this order, each with the end of its path.
     """
 
     name: str
-    before: tuple[Step, ...] = ()
-    act: Step
-    retry: Step | None = None
+    scene: type[SceneT]
+    before: tuple[Step[SceneT], ...] = ()
+    act: Step[SceneT]
+    retry: Step[SceneT] | None = None
     expected: tuple[tuple[str, str], ...]
 
-    async def arrange(self, scene: Scene) -> None:
+    async def arrange(self, scene: SceneT) -> None:
         """The state that the operation starts from, whatever was before."""
         await scene.begin()
         for step in self.before:
@@ -126,6 +136,7 @@ PIDS = (("open", ".new-pids.config"), ("write", ".new-pids.config"), ("rename", 
 
 OPERATIONS = (
     Operation(
+        scene=Scene,
         name="prepare",
         act=Scene.prepare,
         expected=(
@@ -141,8 +152,9 @@ OPERATIONS = (
             ("fsync", P),
         ),
     ),
-    Operation(name="ensure", before=(Scene.prepare,), act=Scene.ensure_first, expected=PARTITION),
+    Operation(scene=Scene, name="ensure", before=(Scene.prepare,), act=Scene.ensure_first, expected=PARTITION),
     Operation(
+        scene=Scene,
         name="ensure, retried by a new container",
         before=(Scene.prepare,),
         act=Scene.ensure_first,
@@ -150,42 +162,49 @@ OPERATIONS = (
         expected=PARTITION,
     ),
     Operation(
+        scene=Scene,
         name="ensure over the last attempt",
         before=(Scene.prepare, Scene.ensure_first, Scene.start_first, Scene.end_first),
         act=Scene.ensure_second,
         expected=(*PARTITION[:-1], ("rename", ""), PARTITION[-1], ("unlink", "pids.config"), ("rmdir", "")),
     ),
     Operation(
+        scene=Scene,
         name="ensure over a dead holder",
         before=(Scene.prepare, Scene.ensure_first, Scene.start_first, Scene.end_first),
         act=Scene.evict_first,
         expected=(*BINDING, ("rename", f"{CLAIM.uid}/{OTHER.partition}")),
     ),
     Operation(
+        scene=Scene,
         name="record start",
         before=(Scene.prepare, Scene.ensure_first),
         act=Scene.start_first,
         expected=(*PIDS, *BINDING),
     ),
     Operation(
+        scene=Scene,
         name="record pids",
         before=(Scene.prepare, Scene.ensure_first, Scene.start_first),
         act=Scene.record_pids,
         expected=PIDS,
     ),
     Operation(
+        scene=Scene,
         name="release stopped",
         before=(Scene.prepare, Scene.ensure_first, Scene.start_first),
         act=Scene.stop_first,
         expected=BINDING,
     ),
     Operation(
+        scene=Scene,
         name="release removed",
         before=(Scene.prepare, Scene.ensure_first, Scene.start_first, Scene.stop_first),
         act=Scene.remove_first,
         expected=(("rename", ""), ("unlink", "vgpu.config"), ("unlink", B), ("rmdir", "")),
     ),
     Operation(
+        scene=Scene,
         name="unprepare",
         before=(Scene.prepare, Scene.ensure_first, Scene.start_first, Scene.stop_first),
         act=Scene.unprepare,

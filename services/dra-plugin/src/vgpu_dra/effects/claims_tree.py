@@ -132,8 +132,9 @@ class ClaimsTree:
 
     def vacate_partition(self, uid: ClaimUid, name: PartitionName) -> None:
         """Nobody holds the partition any more, and it lists no process; its directory and limits stay for the next."""
-        durable.remove_file(Path(self._agent.binding(uid, name)))
+        # The binding last: it is by that a repetition finds what is left to do.
         durable.remove_file(Path(self._agent.pids(uid, name)))
+        durable.remove_file(Path(self._agent.binding(uid, name)))
 
     def discard_partition(self, uid: ClaimUid, name: PartitionName) -> None:
         """A partition's directory is in the trash."""
