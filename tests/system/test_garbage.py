@@ -3,23 +3,35 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from grpclib.client import Channel, UnaryUnaryMethod
+from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 from hypothesis import HealthCheck, Phase, given, settings
 
 from vgpu_proto import dra_v1, partitions, pluginregistration, registrations
 from vgpu_testkit.dra_bench import DraBench, half_a_gpu, kubelet_claim
+from vgpu_testkit.dra_calls import Raw, call
 from vgpu_testkit.garbage import Garbage, garbage, send
 
 CLAIM = half_a_gpu()
 ROOM_MIB = 20
 PARTITION = "0b9c2a3e-54f1-4c86-9b57-2f1d2b8f4c11_train"
+
+BIND = "/vgpu.registrations.v1.Registrations/BindPartition"
+REGISTRATION = registrations.BindPartitionRequest(
+    register_uuid="6d0c1c5e-0e4b-4a7d-8a52-4f2a70f3c001",
+    runtime_id="a" * 64,
+    pod_uid=PARTITION[:36],
+    container_name="train",
+    pid=4_000_000,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +101,39 @@ SOCKETS = (
             registrations.RecordPidsRequest(claim_uid=CLAIM.uid, partition=PARTITION, runtime_id="a" * 64, pids=[1, 2, 300])
         ),
     ),
+    Socket(
+        name="registrations, BindPartition",
+        path=lambda bench: bench.node.run_dir / "registrations/claims.sock",
+        methods=(BIND,),
+        probe=(REGISTRATION, registrations.BindPartitionResponse),
+        sample=bytes(REGISTRATION),
+    ),
 )
+
+TEXTS = ("register_uuid", "runtime_id", "pod_uid", "container_name")
+WRONG_TYPES = (b"\x08\x07", b"\x10\x07", b"\x18\x07", b"\x20\x07", b"\x29" + bytes(8), b"\x2a\x02\xff\xfe")
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        *(bytes(replace(REGISTRATION, **{name: value})) for name in TEXTS for value in ("../../etc", "a" * (1 << 20), "\0", "é")),
+        *(bytes(replace(REGISTRATION, **{name: ""})) for name in TEXTS if name != "container_name"),
+        *(bytes(replace(REGISTRATION, pid=pid)) for pid in (0, -1, -(1 << 31))),
+        *(bytes(REGISTRATION) + wrong for wrong in WRONG_TYPES),
+        b"",
+    ],
+    ids=itertools.count(),
+)
+async def test_registration_that_is_none_is_refused_as_malformed(shared_bench: DraBench, sent: bytes) -> None:
+    path, before = shared_bench.node.run_dir / "registrations/claims.sock", shared_bench.picture()
+
+    with pytest.raises(GRPCError) as refusal:
+        await call(path, BIND, Raw(sent), registrations.BindPartitionResponse)
+
+    assert refusal.value.status is Status.INVALID_ARGUMENT
+    assert len(refusal.value.message or "") < 400
+    assert shared_bench.picture() == before
 
 
 @pytest.mark.parametrize("socket", SOCKETS, ids=str)

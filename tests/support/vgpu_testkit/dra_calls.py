@@ -25,6 +25,18 @@ class ConnectionBroke(Exception):
     """Raised when dra-plugin is away or went away during the call."""
 
 
+class Raw:
+    """Bytes that `call` sends as a message, whatever they are."""
+
+    def __init__(self, raw: bytes = b"") -> None:
+        self._raw = raw
+
+    def __bytes__(self) -> bytes:
+        return self._raw
+
+    SerializeToString = __bytes__
+
+
 class DraCalls:
     """Every call dials anew, so that it reaches whoever serves the path now.
 
