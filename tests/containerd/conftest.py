@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from vgpu_testkit import vgpu_node
+from vgpu_testkit import node_ways, vgpu_node
 from vgpu_testkit.containerd import Containerd, find_containerds
 from vgpu_testkit.cri import Cri
 from vgpu_testkit.daemons import Stack, StackPaths, make_stack
@@ -67,13 +67,20 @@ async def cri(containerd: Containerd) -> AsyncIterator[Cri]:
         yield client
 
 
+@pytest.fixture(scope="session")
+def images(containerd_process: Containerd, native: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """What containers of the main job are made from, known to that containerd."""
+    archive = tmp_path_factory.mktemp("images") / "image.tar"
+    containerd_process.start()
+    vgpu_node.import_demo_image(containerd_process, native, archive)
+    vgpu_node.import_library_image(containerd_process, native, archive)
+
+
 @pytest.fixture(scope="module")
-def services(containerd_process: Containerd, native: Path) -> Iterator[Stack]:
+def services(containerd_process: Containerd, images: None, native: Path) -> Iterator[Stack]:
     """The three services on a fake node of that containerd, started by the first test that asks for `node`."""
     root = Path(tempfile.mkdtemp(prefix="vgpu-node-"))
     node = replace(build_node(root / "n", native=native), cdi_dir=containerd_process.cdi_dir)
-    containerd_process.start()
-    vgpu_node.import_demo_image(containerd_process, native, root / "image.tar")
     (root / "claims").mkdir()
     stack = make_stack(node, StackPaths(claims=root / "claims", nri_socket=containerd_process.nri_socket))
     try:
@@ -81,7 +88,7 @@ def services(containerd_process: Containerd, native: Path) -> Iterator[Stack]:
     finally:
         for daemon in stack.daemons:
             vgpu_node.thaw(daemon)
-        stack.stop()
+        node_ways.set_up(stack, containerd_process, node_ways.WITH_NRI)
         shutil.rmtree(root)
 
 

@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from vgpu_testkit import image
 from vgpu_testkit.manifests import GIB, Share
 from vgpu_testkit.pods import Mount
-from vgpu_testkit.vgpu_node import Slice, VgpuNode, until
+from vgpu_testkit.vgpu_node import LIBRARY_SPEC, Slice, VgpuNode, until
 
 _USERS: dict[str, dict[str, Any]] = {
     "root": {},
@@ -180,18 +179,13 @@ async def test_scratch_is_fresh_at_every_start(node: VgpuNode) -> None:
     assert await node.cri.sh(second, "ls -A /tmp/.vmem_node") == ""
 
 
-async def test_program_of_the_images_loader_is_held_to_the_limits(node: VgpuNode, tmp_path: Path) -> None:
+async def test_program_of_the_images_loader_is_held_to_the_limits(node: VgpuNode) -> None:
     """The library is preloaded into a dynamically linked program, registers it and says what it would enforce."""
-    loader, libc = Path("/lib64/ld-linux-x86-64.so.2"), Path("/lib/x86_64-linux-gnu/libc.so.6")
-    files = {str(loader): loader, str(libc): libc, "/usr/bin/true": Path("/usr/bin/true")}
-    image.write_image(tmp_path / "image.tar", name="localhost/vgpu/glibc:1", files=files)
-    node.containerd.import_image(tmp_path / "image.tar")
     claim = await node.prepare(Share(request="gpu", device="vgpu-5", cores="30", memory="10Gi"))
     pod = await node.run_pod()
-    spec = node.spec(claim, image="localhost/vgpu/glibc:1", env={"VGPU_CONTROL_SAY": "1", "VGPU_CONTROL_REGISTER": "1"})
-    container = await node.cri.run_container(pod, spec)
+    container = await node.cri.run_container(pod, node.spec(claim, **LIBRARY_SPEC))
 
-    seen = await node.cri.exec(container, "/usr/bin/true")
+    seen = await node.load_library(container)
 
     expected = (
         "vgpu-control: would enforce on research/pod main: "

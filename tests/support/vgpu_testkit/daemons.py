@@ -151,19 +151,22 @@ async def read_page(socket: Path, path: str) -> tuple[int, str]:
 
 @dataclass(frozen=True, kw_only=True)
 class Stack:
-    """All three services of a node."""
+    """The services of a node: all three, or without nri-plugin where `has_nri` is false."""
 
     node: Node
     dra: Daemon
     nri: Daemon
     registry: Daemon
+    has_nri: bool = True
 
     @property
-    def daemons(self) -> tuple[Daemon, Daemon, Daemon]:
-        return self.dra, self.nri, self.registry
+    def daemons(self) -> tuple[Daemon, ...]:
+        return (self.dra, self.nri, self.registry) if self.has_nri else (self.dra, self.registry)
 
     async def is_synchronized(self) -> bool:
-        """Whether nri-plugin has told dra-plugin, in the session that it has now, which containers live."""
+        """Whether nri-plugin has told dra-plugin, in the session that it has now, which containers live; true without it."""
+        if not self.has_nri:
+            return True
         session = await self.nri.debug("session")
         known = (await self.dra.debug("state"))["nri_session"]
         return bool(session["phase"] == "synchronized" and session["session"] == known)

@@ -11,7 +11,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,12 +23,16 @@ from vgpu_testkit.cri import Cri
 from vgpu_testkit.daemons import Daemon, Stack
 from vgpu_testkit.kubelet import Kubelet
 from vgpu_testkit.kubelet_values import Claim
-from vgpu_testkit.manifests import Manifest, Share
+from vgpu_testkit.manifests import Manifest, PodManifest, Share
 from vgpu_testkit.pods import ContainerSpec, ExecResult, Pod, PodSpec
 
 DRIVER = "manager.nvidia.com"
 IMAGE = "localhost/vgpu/demo:1"
 NAMESPACE = "research"
+
+_LIBRARY_IMAGE = "localhost/vgpu/glibc:1"
+LIBRARY_SPEC: Mapping[str, Any] = {"image": _LIBRARY_IMAGE, "env": {"VGPU_CONTROL_SAY": "1", "VGPU_CONTROL_REGISTER": "1"}}
+"""What a container asks for in which `load_library` works."""
 
 _CLIENT = "/etc/vgpu-manager/registry/device-client"
 _SOCKET = "/etc/vgpu-manager/registry/socket.sock"
@@ -38,9 +42,14 @@ _POLL_S = 0.02
 
 def import_demo_image(containerd: Containerd, native: Path, archive: Path) -> None:
     """Busybox with `read-limits`, which prints the mounted limits file."""
-    image.write_image(archive, name=IMAGE, files={"/bin/read-limits": native / "read-limits"})
-    containerd.import_image(archive)
-    archive.unlink()
+    _import_image(containerd, archive, name=IMAGE, files={"/bin/read-limits": native / "read-limits"})
+
+
+def import_library_image(containerd: Containerd, native: Path, archive: Path) -> None:
+    """The same with a program that has a loader, into which the library is preloaded."""
+    own = ("/lib64/ld-linux-x86-64.so.2", "/lib/x86_64-linux-gnu/libc.so.6", "/usr/bin/true")
+    files = {path: Path(path) for path in own} | {"/bin/read-limits": native / "read-limits"}
+    _import_image(containerd, archive, name=_LIBRARY_IMAGE, files=files)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,9 +70,11 @@ class VgpuNode:
     cri: Cri
     manifests: Path
 
-    async def prepare(self, *shares: Share, name: str = "slice") -> Manifest:
-        """A claim of these shares, allocated and prepared."""
-        manifest = Manifest(name=name, shares=shares, namespace=NAMESPACE)
+    async def prepare(self, *shares: Share, name: str = "slice", pods: tuple[PodManifest, ...] = ()) -> Manifest:
+        """A claim of these shares, allocated, reserved for the pods and prepared."""
+        manifest = Manifest(name=name, shares=shares, namespace=NAMESPACE, reserved_for=pods)
+        for pod in pods:
+            pod.write(self.manifests)
         manifest.write(self.manifests)
         await self.kubelet.prepare(DRIVER, [_claim(manifest)])
         return manifest
@@ -74,6 +85,10 @@ class VgpuNode:
     async def run_pod(self, name: str = "pod", **asked: Any) -> Pod:
         """A pod in the claims' namespace; `asked` are fields of PodSpec."""
         return await self.cri.run_pod(PodSpec(name=name, **{"namespace": NAMESPACE, **asked}))
+
+    async def run(self, pod: PodManifest) -> Pod:
+        """The pod of that manifest, without its containers."""
+        return await self.run_pod(pod.name, uid=pod.uid)
 
     def spec(self, claim: Manifest, *requests: str, **asked: Any) -> ContainerSpec:
         """A container that references those requests of the claim, none meaning all; `asked` are fields of ContainerSpec."""
@@ -89,12 +104,26 @@ class VgpuNode:
 
     def partition(self, claim: Manifest, pod: Pod, container: str = "main") -> Path:
         """The host's directory of a container's private state."""
-        return self.stack.node.manager_dir / "claims" / claim.uid / f"{pod.spec.uid}_{container}"
+        return self._folder(claim) / f"{pod.spec.uid}_{container}"
 
     def partitions(self, claim: Manifest) -> list[str]:
         """The directories of the claim's partitions, unfinished ones included."""
-        folder = self.stack.node.manager_dir / "claims" / claim.uid
-        return sorted(entry.name for entry in folder.iterdir() if entry.is_dir())
+        return sorted(entry.name for entry in self._folder(claim).iterdir() if entry.is_dir())
+
+    def sole_partition(self, claim: Manifest) -> Path:
+        """The host's directory of the only partition that the claim has, however it was assigned."""
+        (name,) = self.partitions(claim)
+        return self._folder(claim) / name
+
+    def record(self, claim: Manifest) -> dict[str, Any]:
+        """What the claim's record says."""
+        payload: dict[str, Any] = json.loads((self._folder(claim) / "claim.json").read_text())["payload"]
+        return payload
+
+    def binding(self, claim: Manifest) -> dict[str, Any] | None:
+        """What is said of the holder of the only partition that the claim has; None where nobody holds it."""
+        path = self.sole_partition(claim) / "binding.json"
+        return json.loads(path.read_text()) if path.exists() else None
 
     def recorded_pids(self, claim: Manifest, pod: Pod, container: str = "main") -> list[int]:
         """The PID list as the host has it."""
@@ -115,9 +144,20 @@ class VgpuNode:
         """The container's slices by the GPU's index, as a program in it reads them."""
         return {device["index"]: _slice(device) for device in (await self.limits(container_id))["devices"]}
 
-    async def register(self, container_id: str, *, pod_uid: str, container: str = "main") -> ExecResult:
-        """Runs device-client in the container, as the library would, with those names."""
-        names = ("--pod-uid", pod_uid, "--container-name", container, "--register-uuid", "")
+    async def mount_points(self, container_id: str) -> list[str]:
+        """Where something is mounted in the container, each place as often as there are mounts on it."""
+        pid = (await self.cri.status(container_id)).pid
+        return [line.split()[4] for line in _lines(f"/proc/{pid}/mountinfo")]
+
+    async def load_library(self, container_id: str) -> ExecResult:
+        """Runs a program with a loader in a container of `LIBRARY_SPEC`: the library registers it and says what it enforces."""
+        return await self.cri.exec(container_id, "/usr/bin/true", timeout_s=30)
+
+    async def register(
+        self, container_id: str, *, pod_uid: str = "", container: str = "main", register_uuid: str = ""
+    ) -> ExecResult:
+        """Runs device-client in the container, as the library would, with those words."""
+        names = ("--pod-uid", pod_uid, "--container-name", container, "--register-uuid", register_uuid)
         return await self.cri.exec(container_id, _CLIENT, "--address", _SOCKET, *names, timeout_s=30)
 
     async def settle(self) -> None:
@@ -125,6 +165,9 @@ class VgpuNode:
         for daemon in self.stack.daemons:
             await daemon.ready()
         await until(self.stack.is_synchronized, "nri-plugin's session is known to dra-plugin")
+
+    def _folder(self, claim: Manifest) -> Path:
+        return self.stack.node.manager_dir / "claims" / claim.uid
 
     async def restart(self, *daemons: Daemon) -> None:
         """Ends services by SIGKILL, starts them again, and returns when the node has settled."""
@@ -194,6 +237,16 @@ def leftovers(stack: Stack) -> list[str]:
     return sorted(path.name for path in (*directories, *specs))
 
 
+def _import_image(containerd: Containerd, archive: Path, *, name: str, files: Mapping[str, bytes | Path]) -> None:
+    image.write_image(archive, name=name, files=files)
+    containerd.import_image(archive)
+    archive.unlink()
+
+
+def _lines(path: str) -> list[str]:
+    return Path(path).read_text().splitlines()
+
+
 def _start(daemons: Iterable[Daemon]) -> None:
     for daemon in daemons:
         if daemon.process is None or daemon.process.poll() is not None:
@@ -207,11 +260,13 @@ async def _unprepare_all(stack: Stack, kubelet: Kubelet, manifests: Path) -> Non
 
 
 def _take_manifests(manifests: Path) -> list[Claim]:
-    """The claims whose manifests are there; they are not there afterwards."""
+    """The claims whose manifests are there; none, nor a pod's, is there afterwards."""
     claims = []
     for path in sorted(manifests.glob("*.json")):
-        about = json.loads(path.read_text())["metadata"]
-        claims.append(Claim(namespace=about["namespace"], name=about["name"], uid=about["uid"]))
+        document = json.loads(path.read_text())
+        about = document["metadata"]
+        if document["kind"] == "ResourceClaim":
+            claims.append(Claim(namespace=about["namespace"], name=about["name"], uid=about["uid"]))
         path.unlink()
     return claims
 
