@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from vgpu_testkit.containerd import Containerd
 from vgpu_testkit.daemons import Stack
 from vgpu_testkit.manifests import GIB, Consumer, Manifest, PodManifest, Share
 from vgpu_testkit.pods import ContainerState, Mount
-from vgpu_testkit.vgpu_node import LIBRARY_SPEC, Slice, VgpuNode
+from vgpu_testkit.vgpu_node import LIBRARY_SPEC, Slice, VgpuNode, until
 
 _STOPPED = "vgpu-control: /etc/vgpu-manager/registry/device-client: registration failed: stops the process"
 _HALF = {5: Slice(memory_bytes=8 * GIB, cores_percent=50)}
@@ -148,6 +149,18 @@ async def test_user_without_rights_on_a_read_only_root_registers(node: VgpuNode)
     assert await node.cri.sh(container, "echo mine > /tmp/.vmem_node/note; cat /tmp/.vmem_node/note") == "mine\n"
 
 
+async def test_first_registration_outlasts_a_restart_of_dra_plugin(node: VgpuNode) -> None:
+    claim, container = await _running(node)
+    node.stack.dra.kill()
+
+    registering = asyncio.create_task(node.load_library(container))
+    await until(lambda: _holds_a_call(node), "the registration is held")
+    node.stack.dra.start()
+
+    assert (await registering).exit_code == 0
+    assert (node.binding(claim) or {})["runtime_id"] == container
+
+
 async def test_registered_container_stays_known_while_every_service_is_restarted(node: VgpuNode) -> None:
     claim, container = await _running(node)
     assert (await node.load_library(container)).exit_code == 0
@@ -165,6 +178,10 @@ async def _running(node: VgpuNode, **asked: Any) -> tuple[Manifest, str]:
     pod = PodManifest()
     claim = await node.prepare(Share(request="gpu", device="vgpu-5"), pods=(pod,))
     return claim, await node.cri.run_container(await node.run(pod), node.spec(claim, **LIBRARY_SPEC, **asked))
+
+
+async def _holds_a_call(node: VgpuNode) -> bool:
+    return bool(await node.stack.registry.debug("held"))
 
 
 async def _last_refusal(node: VgpuNode, *, back: int = 0) -> str:
