@@ -14,14 +14,14 @@ from grpclib.exceptions import GRPCError
 from vgpu_demo.picture import node_picture
 from vgpu_demo.report import Mismatch, Report
 from vgpu_demo.runtimes import BadChoice, choose, open_stage
-from vgpu_demo.scene import read_scene
+from vgpu_demo.scene import read_pod, read_scene
 from vgpu_demo.story import DRIVER, Story
 from vgpu_demo.supervisor import Supervisor
 from vgpu_testkit.containerd import ContainerdFailed
 from vgpu_testkit.daemons import DaemonFailed, StackPaths, make_stack
 from vgpu_testkit.kubelet import Kubelet
 from vgpu_testkit.kubelet_values import CallFailed, Claim, KubeletRefusal
-from vgpu_testkit.manifests import Manifest, Share
+from vgpu_testkit.manifests import Manifest, PodManifest, Share
 from vgpu_testkit.node import build_node
 
 _REPOSITORY = Path(__file__).parents[3]
@@ -37,6 +37,12 @@ async def tell(report: Report, choice: str, root: Path) -> str:
     shutil.copytree(_REPOSITORY / "examples", claims, ignore=lambda _, names: [n for n in names if not n.endswith(".yaml")])
     spare = Manifest(name="spare", shares=(Share(request="gpu", device="vgpu-2"),))
     spare.write(claims)
+    late = PodManifest(name="late-0")
+    slice_of_late = Manifest(
+        name="slice", shares=(Share(request="gpu", device="vgpu-2", memory="10Gi", cores="25"),), reserved_for=(late,)
+    )
+    for manifest in (late, slice_of_late):
+        manifest.write(claims)
     async with open_stage(choice, root, node, native) as stage:
         paths = StackPaths(claims=claims, nri_socket=stage.nri_socket, proc_root=stage.proc_root, cgroup_root=stage.cgroup_root)
         stack = make_stack(node, paths)
@@ -57,6 +63,7 @@ async def tell(report: Report, choice: str, root: Path) -> str:
             await story.kill_services(Claim(namespace=spare.namespace, name=spare.name, uid=spare.uid))
             await story.restart_in_place()
             await story.refuse_fraud()
+            await story.arrive_without_nri(read_pod((late.document(), slice_of_late.document())))
             await story.clean_up(pods)
             count = len(story.running)
     return f"demo ok: {count} containers, runtime {stage.version}"

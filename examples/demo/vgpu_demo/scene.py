@@ -50,10 +50,11 @@ class DemoPod:
 def read_scene(directory: Path) -> tuple[DemoPod, ...]:
     """The pods of the manifests in `directory`, by name of the file. Not every example has one."""
     manifests = [list(yaml.safe_load_all(f.read_text())) for f in sorted(directory.glob("*.yaml"))]
-    return tuple(_pod(documents) for documents in manifests if any(d["kind"] == "Pod" for d in documents))
+    return tuple(read_pod(documents) for documents in manifests if any(d["kind"] == "Pod" for d in documents))
 
 
-def _pod(documents: Iterable[dict[str, Any]]) -> DemoPod:
+def read_pod(documents: Iterable[dict[str, Any]]) -> DemoPod:
+    """The pod of a Pod and its ResourceClaim."""
     by_kind = {d["kind"]: d for d in documents}
     pod, claim = by_kind["Pod"], by_kind["ResourceClaim"]
     allocation = parse_allocation(claim, expected_uid=ClaimUid(claim["metadata"]["uid"]))

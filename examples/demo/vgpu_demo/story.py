@@ -37,6 +37,7 @@ class Running:
     container: DemoContainer
     sandbox: Pod
     id: str
+    register_uuid: str = ""  # of a container that NRI told nobody of
 
 
 @dataclass(slots=True, kw_only=True)
@@ -139,6 +140,37 @@ class Story:
         self.report.check_that("the copied grant is refused", "was not given its device" in reason, seen=reason)
         self.report.fact("refused: " + reason.rpartition("desc = ")[2])
 
+    async def arrive_without_nri(self, pod: DemoPod) -> None:
+        nri = self.stack.nri
+        self.report.chapter("nri-plugin stays away, and a pod arrives")
+        self.supervisor.keep_away(nri)
+        async with asyncio.timeout(_PATIENCE_S):
+            while (await self.stack.dra.debug("state"))["is_nri_alive"]:
+                await asyncio.sleep(0.2)
+        await self.kubelet.prepare(DRIVER, [_claim(pod)])
+        claim = (await self.stack.dra.debug("claims"))[str(pod.claim.claim.uid)]
+        self.report.check("the claim's mode", expected=("eager", "nri_lost"), seen=(claim["mode"], claim.get("eager_reason")))
+        self.report.fact(f"its claim is prepared without it, with a partition: {next(iter(claim['partitions']))}")
+        sandbox = await self.stage.runtime.run_pod(PodSpec(name=pod.name, namespace=pod.namespace, uid=pod.uid))
+        (container,) = pod.containers
+        one = Running(pod=pod, container=container, sandbox=sandbox, id=await self._start(pod, container, sandbox, attempt=0))
+        found = await self._read_limits(one)
+        self.report.check("limits without NRI", expected=container.slices, seen=_slices(found))
+        one.register_uuid = found["register_uuid"]
+        await self._register(one)
+        self._check_pids(one, await self._read_limits(one))
+        self.report.fact(f"{pod.name}/{container.name} finds {_shown(container.slices)} and registers by its UUID")
+        restarts = self.supervisor.restarts[nri.name]
+        self.supervisor.let_return(nri)
+        await self._until(lambda: self.supervisor.restarts[nri.name] > restarts, "nri-plugin is started again")
+        await nri.ready()
+        await self.connected()
+        bound = {row["container_id"] for row in await self.stack.dra.debug("partitions") if row["state"] == "created"}
+        self.report.check("containers known", expected={r.id for r in (*self.running, one)}, seen=bound)
+        self.report.fact("nri-plugin is back: it finds this container too, and the next claims are prepared through it again")
+        await self.stage.runtime.remove_pod(sandbox)
+        await self.kubelet.unprepare(DRIVER, [_claim(pod)])
+
     async def clean_up(self, pods: Sequence[DemoPod]) -> None:
         self.report.chapter("the pods go, kubelet unprepares")
         for sandbox in {r.sandbox.id: r.sandbox for r in self.running}.values():
@@ -169,7 +201,7 @@ class Story:
 
     async def _register(self, one: Running) -> None:
         arguments = ("--address", _SOCKET, "--pod-uid", one.pod.uid, "--container-name", one.container.name)
-        result = await self.stage.runtime.exec(one.id, _CLIENT, *arguments, "--register-uuid", "")
+        result = await self.stage.runtime.exec(one.id, _CLIENT, *arguments, "--register-uuid", one.register_uuid)
         self.report.check(f"registration of {one.container.name} ({result.stderr})", expected=0, seen=result.exit_code)
 
     async def _read_limits(self, one: Running) -> dict[str, Any]:

@@ -16,6 +16,7 @@ class Supervisor:
     def __init__(self, stack: Stack) -> None:
         self._stack = stack
         self.restarts = {d.name: 0 for d in stack.daemons}
+        self._kept_away: set[str] = set()
         self._task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Supervisor:
@@ -31,10 +32,19 @@ class Supervisor:
                 await self._task
         await asyncio.to_thread(self._stack.stop)
 
+    def keep_away(self, daemon: Daemon) -> None:
+        """It is killed and not started again until `let_return`."""
+        self._kept_away.add(daemon.name)
+        daemon.kill()
+
+    def let_return(self, daemon: Daemon) -> None:
+        self._kept_away.discard(daemon.name)
+
     async def _watch(self) -> None:
         while True:
             for daemon in self._stack.daemons:
-                if daemon.process is not None and daemon.process.poll() is not None:
+                is_wanted = daemon.name not in self._kept_away
+                if is_wanted and daemon.process is not None and daemon.process.poll() is not None:
                     self._restart(daemon)
             await asyncio.sleep(_LOOK_S)
 
