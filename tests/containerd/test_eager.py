@@ -67,6 +67,25 @@ async def test_uuid_that_was_copied_into_another_pod_registers_nobody(node: Vgpu
     assert copied not in logs
 
 
+async def test_uuid_of_another_container_of_the_pod_registers_only_that_one(node: VgpuNode) -> None:
+    pod = PodManifest(
+        containers=(Consumer(name="train", uses={"slice": ("big",)}), Consumer(name="serve", uses={"slice": ("small",)}))
+    )
+    claim = await node.prepare(Share(request="big", device="vgpu-5"), Share(request="small", device="vgpu-5"), pods=(pod,))
+    uuids = {p["requests"][0]: p["register_uuid"] for p in node.record(claim)["eager"]["partitions"]}
+    sandbox = await node.run(pod)
+    train = await node.cri.run_container(sandbox, node.spec(claim, "big", name="train", **LIBRARY_SPEC))
+    serve = await node.cri.run_container(sandbox, node.spec(claim, "small", name="serve", **LIBRARY_SPEC))
+
+    refused = await node.register(serve, pod_uid=pod.uid, container="", register_uuid=uuids["big"])
+
+    assert refused.exit_code == 1
+    assert "/etc/vgpu-manager/config" in await _last_refusal(node)
+    assert await node.stack.dra.debug("partitions") == []
+    assert [(await node.load_library(one)).exit_code for one in (train, serve)] == [0, 0]
+    assert {one["container_id"] for one in await node.stack.dra.debug("partitions")} == {train, serve}
+
+
 async def test_container_cannot_change_its_limits_and_has_scratch_of_its_own(node: VgpuNode) -> None:
     claim, container = await _running(node)
 
