@@ -185,6 +185,41 @@ def test_cgroup_of_v1_has_processes_when_any_is_listed(procfs: Procfs, tmp_path:
     assert procfs.has_processes("", ID) is bool(pids)
 
 
+@pytest.mark.parametrize(
+    "path",
+    [
+        PATH,
+        SYSTEMD,
+        f"/../../pod{POD}/{ID}",
+        f"/kubepods/burstable/pod{POD}",
+        f"/system.slice/kubepods-pod{POD.replace('-', '_')}.slice:cri-containerd:{ID}",
+    ],
+    ids=["cgroupfs", "systemd", "a cgroup namespace of ours", "in the pod's own level", "containers beside each other"],
+)
+def test_pod_has_processes_while_any_container_of_it_has(procfs: Procfs, tmp_path: Path, path: str) -> None:
+    own = cgroup(tmp_path / "cgroup", path.replace("/..", ""), 41)
+    cgroup(tmp_path / "cgroup", f"/kubepods/burstable/pod{OTHER_POD}/{OTHER_ID}", 42)
+
+    assert procfs.pod_has_processes(POD)
+    (own / "cgroup.procs").write_text("")
+    assert not procfs.pod_has_processes(POD)
+    assert procfs.pod_has_processes(OTHER_POD)
+
+
+def test_pod_in_a_hierarchy_of_v1_has_processes(procfs: Procfs, tmp_path: Path) -> None:
+    own = cgroup(tmp_path / "cgroup/memory", PATH, 41)
+
+    assert procfs.pod_has_processes(POD)
+    (own / "cgroup.procs").write_text("")
+    assert not procfs.pod_has_processes(POD)
+
+
+def test_cgroup_that_a_container_named_after_another_pod_is_not_that_pods(procfs: Procfs, tmp_path: Path) -> None:
+    cgroup(tmp_path / "cgroup", f"{PATH}/kubepods/pod{OTHER_POD}/{OTHER_ID}", 41)
+
+    assert not procfs.pod_has_processes(OTHER_POD)
+
+
 def test_list_that_cannot_be_read_may_hold_processes(procfs: Procfs, tmp_path: Path) -> None:
     own = cgroup(tmp_path / "cgroup", f"{PATH}/below").parent
     (own / "below/cgroup.procs").unlink()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -13,6 +13,7 @@ from pathlib import Path
 from vgpu_daemon import cgroup_walk
 from vgpu_daemon.cgroup_walk import Step
 from vgpu_state import cgroup, mountinfo
+from vgpu_state.cgroup import ContainerCgroup
 from vgpu_state.ids import PodUid, RuntimeId
 
 # Where a path of /proc/<pid>/cgroup may be found: the unified tree, or one hierarchy of cgroup v1. All hold the same processes;
@@ -102,11 +103,7 @@ class Procfs:
         place = self._cgroup_directory(path, container_id)
         if place.directory is None:
             return not place.is_certain
-        populated = _populated(place.directory)
-        if populated is not None:
-            return populated
-        found = _all_pids(place.directory)
-        return bool(found.pids) or not found.is_complete  # PID 0, a process that we cannot see, counts
+        return _may_have_processes(place.directory)
 
     def pod_has_processes(self, pod_uid: PodUid) -> bool:
         """Whether a process may be left anywhere in the pod: False only when the kernel was asked to the end."""
@@ -116,11 +113,8 @@ class Procfs:
                 continue
             found, is_complete = _find_pods(root, pod_uid)
             is_certain &= is_complete
-            for directory in found:
-                populated = _populated(directory)
-                pids = _all_pids(directory)
-                if populated or (populated is None and (pids.pids or not pids.is_complete)):
-                    return True
+            if any(_may_have_processes(directory) for directory in found):
+                return True
             if found:
                 return False  # every hierarchy has the same processes
         return not is_certain
@@ -177,27 +171,32 @@ def _first_directory(candidates: Iterable[Path]) -> _Place:
 def _find_container(root: Path, container_id: RuntimeId) -> _Place:
     found: list[Path] = []
 
-    def visit(_: int, names: Sequence[str]) -> Step:
-        if not names:
-            return Step.DESCEND
-        if len(names) > _DEEPEST_CONTAINER or names[-1] == "user.slice":
-            return Step.SKIP
-        path = "/" + "/".join(names)
-        place = cgroup.locate_path(path)
-        if place is None or place.path != path or place.container_id is None:
+    def judge(place: ContainerCgroup, directory: Path) -> Step:
+        if place.container_id is None:
             return Step.DESCEND
         if place.container_id != container_id:
             return Step.SKIP  # what is below a container's own cgroup it has made itself, and may have named after another
-        found.append(root.joinpath(*names))
+        found.append(directory)
         return Step.STOP
 
-    is_complete = cgroup_walk.walk(root, visit)
+    is_complete = _walk_places(root, judge)
     return _Place(found[0] if found else None, is_complete)
 
 
 def _find_pods(root: Path, pod_uid: PodUid) -> tuple[list[Path], bool]:
     """The pod's own directory, or those of its containers where each stands beside the others; whether all was looked at."""
     found: list[Path] = []
+
+    def judge(place: ContainerCgroup, directory: Path) -> Step:
+        if place.pod_uid == pod_uid:
+            found.append(directory)
+        return Step.SKIP
+
+    return found, _walk_places(root, judge)
+
+
+def _walk_places(root: Path, judge: Callable[[ContainerCgroup, Path], Step]) -> bool:
+    """Asks `judge` where to go on at the cgroup of each pod and each container; whether all that it wanted was looked at."""
 
     def visit(_: int, names: Sequence[str]) -> Step:
         if not names:
@@ -208,11 +207,17 @@ def _find_pods(root: Path, pod_uid: PodUid) -> tuple[list[Path], bool]:
         place = cgroup.locate_path(path)
         if place is None or place.path != path:
             return Step.DESCEND
-        if place.pod_uid == pod_uid:
-            found.append(root.joinpath(*names))
-        return Step.SKIP
+        return judge(place, root.joinpath(*names))
 
-    return found, cgroup_walk.walk(root, visit)
+    return cgroup_walk.walk(root, visit)
+
+
+def _may_have_processes(directory: Path) -> bool:
+    populated = _populated(directory)
+    if populated is not None:
+        return populated
+    found = _all_pids(directory)
+    return bool(found.pids) or not found.is_complete  # PID 0, a process that we cannot see, counts
 
 
 def _all_pids(directory: Path) -> _Pids:
