@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import shutil
 import signal
 import tempfile
@@ -68,6 +69,15 @@ class VgpuCluster:
         wait_until(self._is_synchronized, "nri-plugin's session is known to dra-plugin")
         wait_until(lambda: self._vgpus() == 8, "the node's eight vGPUs are published")
 
+    def wait_nri_away(self) -> None:
+        """Returns when dra-plugin has not heard of nri-plugin for so long that new claims may be prepared without it.
+
+        Raises:
+            NotSettled: it has, all the time.
+        """
+        dra = self.stack.dra
+        wait_until(lambda: not asyncio.run(dra.debug("state"))["is_nri_alive"], "nri-plugin has not been heard of for a while")
+
     def devices(self) -> list[Object]:
         """The devices of all slices of ours."""
         slices = self.cluster.api.get(SLICES)["items"]
@@ -81,6 +91,26 @@ class VgpuCluster:
     def claims(self) -> list[str]:
         """The uids of the claims that dra-plugin has prepared."""
         return list(asyncio.run(self.stack.dra.debug("claims")))
+
+    def modes(self) -> dict[str, str]:
+        """By claim uid: "lazy", or why its partitions were made at Prepare, as dra-plugin has it."""
+        prepared = asyncio.run(self.stack.dra.debug("claims"))
+        return {uid: one.get("eager_reason", one["mode"]) for uid, one in prepared.items()}
+
+    def eager_claims(self) -> dict[str, int]:
+        """How many claims dra-plugin counts whose partitions were made at Prepare, by the reasons that there are."""
+        name = re.compile(r'vgpu_dra_eager_claims\{reason="(\w+)"\}')
+        counts = {name.fullmatch(key): value for key, value in asyncio.run(self.stack.dra.metrics()).items()}
+        return {found[1]: int(value) for found, value in counts.items() if found is not None and value}
+
+    @contextmanager
+    def gated(self, **gates: bool) -> Iterator[None]:
+        """In the block dra-plugin has these feature gates: it is ended and started again at both ends. Claims live on."""
+        self._restart_dra(",".join(f"{name}={str(is_on).lower()}" for name, is_on in gates.items()))
+        try:
+            yield
+        finally:
+            self._restart_dra("")
 
     def kill(self, name: str) -> None:
         """SIGKILL to a service of ours or a component of the cluster; nothing starts it again by this."""
@@ -106,6 +136,13 @@ class VgpuCluster:
         """What the services have written to the API server so far, as its audit log has it, the oldest first."""
         user = f"system:serviceaccount:{NAMESPACE}:vgpu-manager"
         return [event for event in self.cluster.audit_events() if event["user"]["username"] == user]
+
+    def _restart_dra(self, gates: str) -> None:
+        dra = self.stack.dra
+        dra.environment["VGPU_FEATURE_GATES"] = gates
+        dra.kill()
+        dra.start()
+        asyncio.run(dra.ready(timeout_s=_READY_S))
 
     def _vgpus(self) -> int:
         return sum(device["name"].startswith("vgpu-") for device in self.devices())
@@ -160,7 +197,7 @@ def wait_until(holds: Callable[[], Any], what: str, *, timeout_s: float = _READY
 def _supervise(daemons: tuple[Daemon, ...], done: threading.Event) -> None:
     while not done.wait(_POLL_S):
         for daemon in daemons:
-            if daemon.process is not None and daemon.process.poll() is not None:
+            if daemon.has_ended:
                 daemon.start()
 
 

@@ -33,6 +33,7 @@ SCRIPT = (
 )
 STAY = SCRIPT + "exec sleep 100000"
 END = SCRIPT + "sleep 1"
+SLEEP = "exec sleep 100000"
 
 _RUNNING_S = 90.0
 _TOLD_S = 60.0
@@ -48,24 +49,27 @@ def request(name: str, *, memory: str, cores: str, count: int | None = None) -> 
     return {"name": name, "exactly": exactly}
 
 
-def claim_spec(*requests: Object, distinct: str | None = None) -> Object:
-    """A claim's spec; `distinct` names an attribute in which no two of its devices are equal."""
-    constraints = [{"distinctAttribute": f"{vgpu_node.DRIVER}/{distinct}"}] if distinct else []
+def claim_spec(*requests: Object, distinct: str | None = None, same: str | None = None) -> Object:
+    """A claim's spec; `distinct` names an attribute in which no two of its devices are equal, `same` one in which all are."""
+    asked = {"distinctAttribute": distinct, "matchAttribute": same}
+    constraints = [{kind: f"{vgpu_node.DRIVER}/{name}"} for kind, name in asked.items() if name]
     return {"devices": {"requests": list(requests), "constraints": constraints}}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Box:
-    """A container. `uses` are the requests that it names; none means the whole claim."""
+    """A container. `uses` are the requests that it names; none means the whole claim. `restart` of "Always" makes a sidecar."""
 
     name: str = "main"
     uses: tuple[str, ...] = ()
     script: str = STAY
+    restart: str | None = None
 
     def document(self) -> Object:
         claims = [{"name": "gpu", "request": one} for one in self.uses] or [{"name": "gpu"}]
         command = ["/bin/sh", "-c", self.script]
-        return {"name": self.name, "image": vgpu_node.IMAGE, "command": command, "resources": {"claims": claims}}
+        own = {"restartPolicy": self.restart} if self.restart else {}
+        return {"name": self.name, "image": vgpu_node.IMAGE, "command": command, "resources": {"claims": claims}, **own}
 
 
 def pod(used: Mapping[str, str], *boxes: Box, init: tuple[Box, ...] = (), restart: str = "Never") -> Object:
@@ -149,7 +153,7 @@ class Namespace:
 
     def slices(self, name: str, container: str = "main") -> dict[int, Slice]:
         """The container's slices by the GPU's index, as a program in it reads them."""
-        return _slices(self.seen(name, container)[-1])
+        return slices_in(self.seen(name, container)[-1])
 
     def apply(self, manifest: Path) -> None:
         """Creates what a manifest of claims, templates and pods has, unchanged."""
@@ -169,7 +173,7 @@ class Namespace:
 
     def slices_now(self, name: str, container: str = "main") -> dict[int, Slice]:
         """The same as `slices`, of a container that prints nothing by itself: its image needs `read-limits`."""
-        return _slices(json.loads(self.inside(name, "read-limits", container=container)))
+        return slices_in(json.loads(self.inside(name, "read-limits", container=container)))
 
     def wait_event(self, name: str, words: str) -> None:
         """Returns when an event of the pod has these words.
@@ -265,12 +269,8 @@ def opened(vgpu: VgpuCluster) -> Iterator[Namespace]:
     wait_until(lambda: vgpu.devices() == devices, "the node's devices are published as they were")
 
 
-async def _run(socket: Path, container_id: str, *command: str) -> str:
-    async with Cri(socket) as cri:
-        return (await cri.exec(container_id, *command)).output_of(" ".join(command))
-
-
-def _slices(limits: Object) -> dict[int, Slice]:
+def slices_in(limits: Object) -> dict[int, Slice]:
+    """By the GPU's index, from what `read-limits` said."""
     return {
         one["index"]: Slice(
             memory_bytes=one["total_memory"] if one["memory_limit"] else None,
@@ -278,6 +278,11 @@ def _slices(limits: Object) -> dict[int, Slice]:
         )
         for one in limits["devices"]
     }
+
+
+async def _run(socket: Path, container_id: str, *command: str) -> str:
+    async with Cri(socket) as cri:
+        return (await cri.exec(container_id, *command)).output_of(" ".join(command))
 
 
 def _runs(found: Object) -> bool:

@@ -116,6 +116,11 @@ class Daemon:
         return self.end(signal.SIGTERM)
 
     @property
+    def has_ended(self) -> bool:
+        """Whether the process was started and runs no more."""
+        return self.process is not None and self.process.poll() is not None
+
+    @property
     def pid(self) -> int:
         assert self.process is not None
         return self.process.pid
