@@ -294,3 +294,14 @@ def test_release_during_registration_leaves_no_holder(node: DraTree, record: Cla
         node.bindings_on(InterruptedTree(node.agent, node.cdi_dir)).bind(uuid_of(record, TRAIN_PARTITION.name), CALLER)
     assert node.ledger.all_bindings() == []
     assert node.reader.binding(CLAIM_UID, TRAIN_PARTITION.name) is None
+
+
+def test_start_of_a_container_that_registered_without_its_name_is_recorded_as_it_is(node: DraTree, record: ClaimRecord) -> None:
+    run(node, record, "server")
+    place = node.eager_bindings.bind(uuid_of(record, SERVE_PARTITION.name), replace(CALLER, container=UNNAMED))
+    before = node.snapshot()
+
+    binding = node.partitions.record_start(RUNTIME_ID, 41)
+
+    assert (binding, binding.container) == (node.reader.binding(*place), "")
+    assert node.snapshot() == before

@@ -116,8 +116,8 @@ def partition_results(record: ClaimRecord, partition: EagerPartition) -> tuple[P
 
 
 def is_candidate(record: ClaimRecord, partition: EagerPartition, pod: PodRef, container: ContainerName) -> bool:
-    """Whether the partition was made for this container among others."""
-    return pod.uid == _eager(record).pod.uid and container in {c.name for c in partition.containers}
+    """Whether the partition was made for this container among others. "" is one that holds it and did not say which it is."""
+    return pod.uid == _eager(record).pod.uid and container in {"", *(c.name for c in partition.containers)}
 
 
 def candidates(record: ClaimRecord, partition: EagerPartition | None) -> str:
