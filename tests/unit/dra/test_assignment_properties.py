@@ -181,3 +181,20 @@ def test_containers_of_a_documented_example_find_their_limits_in_kubelets_order(
                 life.end(attempt)
 
     assert found == (own if way == TOLD else joined)
+
+
+@pytest.mark.parametrize(("way", "is_refused"), [(LAZY, False), (EAGER, True)])
+def test_containers_that_only_a_third_one_joins_are_kept_apart_where_they_share_a_partition(way: str, is_refused: bool) -> None:
+    """kubelet runs them one after the other; where the first has not ended yet the second has no limits of its own."""
+    containers = (init("first", 0, "a"), init("second", 1, "b"), app("app", WHOLE))
+    claim = CaseClaim(number=0, gpus={"a": (1,), "b": (5,)})
+    with a_life(Case(claims=(claim,), containers=containers)) as life:
+        life.synchronize()
+        life.prepare(claim, way, containers)
+        life.create(containers[0])
+        life.start(life.model.attempts[-1])
+
+        life.create(containers[1])
+
+        assert life.model.attempts[-1].is_alive is not is_refused
+        dra_truths.check(life)
