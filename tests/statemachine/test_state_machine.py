@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Callable, Coroutine, Iterator, Sequence
+from itertools import combinations
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -19,9 +20,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_sta
 from vgpu_testkit import node_claims
 from vgpu_testkit.light_node import Service
 from vgpu_testkit.manifests import Manifest
+from vgpu_testkit.node_eager_steps import EagerSteps
 from vgpu_testkit.node_model import Model, Place, Status, Tracked
 from vgpu_testkit.node_stage import Stage
-from vgpu_testkit.node_steps import Steps
 from vgpu_testkit.node_world import World
 from vgpu_testkit.pods import ContainerState, Pod, PodSpec
 
@@ -67,22 +68,26 @@ class NodeMachine(RuleBasedStateMachine):
         self.is_broken = False
         self.history: list[str] = []
         self.stage = Stage(self.world.node, Model(node_claims.manifests()), self.world.tally)
-        self.steps = Steps(self.stage)
+        self.steps = EagerSteps(self.stage)
         self.model = self.stage.model
         self.places: list[Place] = []
         for claim in self.model.claims:
             claim.write(self.stage.node.claims)
         self.kinds = {**self._steps_of_the_node(), **self._faults()}
 
-    @initialize(pods=st.lists(CONTAINERS, min_size=1, max_size=3))
-    def begin(self, pods: list[References]) -> None:
-        """A node in use: all claims are prepared, some pods are there."""
+    @initialize(pods=st.lists(CONTAINERS, min_size=1, max_size=3), is_nri_there=st.booleans())
+    def begin(self, pods: list[References], is_nri_there: bool) -> None:
+        """A node in use: some pods are there; with NRI all claims are prepared, without it those that can be."""
 
         async def do() -> None:
-            for claim in self.model.claims:
-                await self.steps.prepare(claim)
+            if self.stage.is_without_nri is is_nri_there:
+                await self._whole(self.stage.switch_mode())
             for pod in pods:
                 await self._add_pod(pod)
+            for claim in self._preparable():
+                await self.steps.prepare(claim, self._consumers(claim))
+            if not is_nri_there:
+                await self.stage.go_down(self.stage.node.nri)
 
         self._run(self._whole(do()))
 
@@ -119,16 +124,20 @@ class NodeMachine(RuleBasedStateMachine):
             "remove": Kind(2, self._present, lambda one, _: steps.remove(one)),
             "add_pod": Kind(4, self._rooms, lambda _, told: self._add_pod(told.references)),
             "remove_pod": Kind(1, lambda: self.places, lambda place, _: self._remove_pod(place)),
-            "prepare": Kind(6, self._preparable, lambda claim, _: steps.prepare(claim)),
+            "prepare": Kind(6, self._preparable, lambda claim, _: steps.prepare(claim, self._consumers(claim))),
+            "prepare_shared": Kind(1, self._shared, lambda claim, _: steps.prepare_shared(claim, self._of(claim))),
             "prepare_again": Kind(1, lambda: self._claims(is_prepared=True), lambda claim, _: steps.prepare(claim)),
             "unprepare": Kind(3, lambda: self._claims(is_prepared=True), lambda claim, _: steps.unprepare(claim)),
             "unprepare_again": Kind(1, lambda: self._claims(is_prepared=False), lambda claim, _: steps.unprepare(claim)),
             "register": Kind(3, self._recorded, lambda one, _: steps.register(one)),
+            "register_by_uuid": Kind(2, self._with_uuid, lambda one, _: steps.register_by_uuid(one)),
+            "register_untold": Kind(12, self._untold, lambda one, _: steps.register_by_uuid(one)),
+            "create_stranger": Kind(1, self._strangers, lambda place, _: steps.create_stranger(place)),
             "register_as_another": Kind(1, self._recorded, lambda one, _: steps.register_as_another(one)),
             "record_pids": Kind(1, self._recorded, lambda one, _: steps.record_pids(one)),
             "record_pids_late": Kind(1, self._unbound, lambda one, _: steps.record_pids_late(one)),
             "ensure_late": Kind(2, self._released, lambda one, _: steps.ensure_late(one)),
-            "create_unprepared": Kind(1, lambda: self._free_places(is_prepared=False), lambda place, _: steps.create(place)),
+            "create_unprepared": Kind(1, self._places_of_gone_claims, lambda place, _: steps.create(place)),
             "drop_session": Kind(1, lambda: ANYWAY, lambda _, __: self.stage.drop_session()),
         }
 
@@ -137,8 +146,10 @@ class NodeMachine(RuleBasedStateMachine):
         return {
             "crash_at_rest": Kind(1, self._whole_node, lambda service, _: stage.crash(service)),
             "crash_in_recovery": Kind(1, self._whole_node, lambda _, told: stage.crash_in_recovery(told.moment)),
+            "switch_mode": Kind(2, lambda: ANYWAY if self._whole_node() else (), lambda _, __: stage.switch_mode()),
             "go_down": Kind(2, self._whole_node, lambda service, _: stage.go_down(service)),
-            "come_back": Kind(12, self._down, lambda service, _: stage.come_back(service)),
+            "come_back": Kind(12, self._missed, lambda service, _: stage.come_back(service)),
+            "come_back_late": Kind(2, self._down, lambda service, _: stage.come_back(service)),
             "reboot": Kind(1, lambda: ANYWAY, lambda _, __: stage.reboot()),
             "crash_during": Kind(8, self._disturbed, lambda _, __: _nothing()),
         }
@@ -148,7 +159,8 @@ class NodeMachine(RuleBasedStateMachine):
         return [name for name in DISTURBED if self._whole_node() and self.kinds[name].on()]
 
     async def _add_pod(self, references: References) -> None:
-        pod = Pod(id=uuid.uuid4().hex * 2, spec=PodSpec(name="pod", namespace="research"))
+        uid = str(uuid.uuid4())
+        pod = Pod(id=uuid.uuid4().hex * 2, spec=PodSpec(name=f"pod-{uid}", namespace="research", uid=uid))
         self.places += [
             Place(
                 pod=pod,
@@ -199,7 +211,16 @@ class NodeMachine(RuleBasedStateMachine):
         """Those whose last container is dead."""
         taken = {one.place.partition for one in self.model.tracked if one.container.is_alive}
         free = [place for place in self.places if place.partition not in taken]
-        return [place for place in free if (place.claim.uid in self.model.specs) is is_prepared]
+        known = [place for place in free if not self.model.is_stranger(place)]
+        return [place for place in known if (place.claim.uid in self.model.specs) is is_prepared]
+
+    def _places_of_gone_claims(self) -> list[Place]:
+        """Those whose claim was prepared once, and is not."""
+        return [place for place in self._free_places(is_prepared=False) if place.claim.uid in self.model.last_specs]
+
+    def _strangers(self) -> list[Place]:
+        """Those whose claim was prepared for others, while nri-plugin is there to tell of them."""
+        return [place for place in self.places if self.stage.is_whole and self.model.is_stranger(place)]
 
     def _rooms(self) -> Sequence[None]:
         """Whether the node has room for another pod."""
@@ -210,8 +231,39 @@ class NodeMachine(RuleBasedStateMachine):
 
     def _preparable(self) -> list[Manifest]:
         """Claims that are not prepared, unless a Prepare would wait for a session that nobody is there to open."""
+        absent = self._claims(is_prepared=False)
+        if self.stage.is_without_nri:
+            return [claim for claim in absent if self._consumers(claim)]
         has_to_wait = self.stage.node.dra.is_up and not self.stage.node.nri.is_up
-        return [] if has_to_wait else self._claims(is_prepared=False)
+        return [] if has_to_wait else absent
+
+    def _consumers(self, claim: Manifest) -> list[Place]:
+        """The places of the first pod whose containers want different requests of the claim."""
+        for pod in dict.fromkeys(place.pod.id for place in self._of(claim)):
+            own = [place for place in self._of(claim) if place.pod.id == pod]
+            if not any(a.requests & b.requests for a, b in combinations(own, 2)):
+                return own
+        return []
+
+    def _shared(self) -> list[Manifest]:
+        """Claims that are not prepared and cannot be without NRI, for all who want them."""
+        if not (self.stage.is_without_nri and self.stage.node.dra.is_up):
+            return []
+        absent = self._claims(is_prepared=False)
+        return [
+            claim
+            for claim in absent
+            if self._of(claim) and sorted(map(str, self._of(claim))) != sorted(map(str, self._consumers(claim)))
+        ]
+
+    def _of(self, claim: Manifest) -> list[Place]:
+        return [place for place in self.places if place.claim.uid == claim.uid]
+
+    def _with_uuid(self) -> list[Tracked]:
+        """Those that may register by UUID, told of or not."""
+        can_register = self.stage.node.registry.is_up and self.stage.node.dra.is_up
+        ended = (Status.STOPPED,)
+        return [one for one in self._running() if can_register and self.model.may_be_adopted(one) and one.status not in ended]
 
     def _present(self) -> list[Tracked]:
         return [one for one in self.model.tracked if one.container.is_present]
@@ -233,8 +285,17 @@ class NodeMachine(RuleBasedStateMachine):
     def _released(self) -> list[Tracked]:
         return [one for one in self.model.tracked if self.steps.may_ensure_late(one)]
 
+    def _untold(self) -> list[Tracked]:
+        """Those that may register by UUID, and of which nobody has told."""
+        return [one for one in self._with_uuid() if one.status is Status.ABSENT]
+
     def _down(self) -> list[Service]:
         return [service for service in self.stage.node.services if not service.is_up]
+
+    def _missed(self) -> list[Service]:
+        """Those without which little goes on: nri-plugin is none where partitions were made at Prepare."""
+        is_missed = not self.model.made
+        return [service for service in self._down() if is_missed or service is not self.stage.node.nri]
 
     def _whole_node(self) -> Sequence[Service]:
         """All services, if all are up."""

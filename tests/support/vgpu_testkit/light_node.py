@@ -39,6 +39,7 @@ from vgpu_testkit.zygote import Start, Zygote, ZygoteProcess
 _MODULES = ("vgpu_dra.app", "vgpu_registry.app", "vgpu_testkit.brisk_nri")
 _SETTLED_S = 10.0
 _POLL_S = 0.001
+_REMEMBERED_CALLS = 200  # by dra-plugin
 _CALL_S = 20.0
 _T = TypeVar("_T")
 
@@ -173,7 +174,7 @@ class LightNode:
         if self.nri.is_up and self.dra.is_up:
             await until(self._is_synchronized, "nri-plugin has not synchronized dra-plugin")
         if self.registry.is_up:
-            await until(self._is_indexed, "registry is not ready")
+            await until(partial(_is_ready, self.registry.debug_socket), "registry is not ready")
 
     async def roll(self, *, pod_uid: str) -> None:
         """The three are succeeded by those of the next pod, as in a rolling update: these stand by, then the others are ended."""
@@ -209,14 +210,14 @@ class LightNode:
         if error := answer.claims[claim.uid].error:
             raise KubeletWasRefused(error)
 
-    async def register(self, *, pod_uid: str, container: str) -> None:
+    async def register(self, **words: str) -> None:
         """What a workload's client does, called by this very process: what it is depends on where the fake host shows it.
 
         Raises:
             GRPCError: registry refused.
             ConnectionBroke: it went away, or is.
         """
-        await registry_calls.register(self.layout.registry_socket, pod_uid=pod_uid, container=container)
+        await registry_calls.register(self.layout.registry_socket, **words)
 
     async def _ask_dra(self, ask: Callable[[dra_v1.DraPluginStub], Coroutine[Any, Any, _T]]) -> _T:
         channel = Channel(path=str(self.dra.socket))
@@ -258,17 +259,17 @@ class LightNode:
         return dra, nri, registry
 
     async def _is_registered(self) -> bool:
-        if not self.runtime.nri.plugins:
-            return False
-        return bool((await self.nri.debug("session"))["phase"] == "synchronized")
+        return bool(self.runtime.nri.plugins and (await self.nri.debug("session"))["phase"] == "synchronized")
 
     async def _is_synchronized(self) -> bool:
         session = await self.nri.debug("session")
         known = (await self.dra.debug("state"))["nri_session"]
-        return bool(session["session"] == known and not session["undelivered_releases"])
-
-    async def _is_indexed(self) -> bool:
-        return await _is_ready(self.registry.debug_socket)
+        if session["session"] != known or session["undelivered_releases"]:
+            return False
+        # The session is known before all that follows from its list is done.
+        calls = await self.dra.debug("calls")
+        compared = [call["session"] for call in calls if call["operation"] == "synchronize"]
+        return bool(compared[-1] == known) if compared else len(calls) == _REMEMBERED_CALLS
 
 
 async def _is_ready(debug_socket: Path) -> bool:

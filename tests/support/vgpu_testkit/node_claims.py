@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from vgpu_testkit.manifests import Manifest, Share
-from vgpu_testkit.node_model import Slice
+from vgpu_testkit.manifests import Consumer, Manifest, PodManifest, Share
+from vgpu_testkit.node_model import Place, Slice
 
 GIB = 1 << 30
 
@@ -45,3 +48,22 @@ def manifests() -> tuple[Manifest, ...]:
         )
         for number, requests in enumerate(CLAIMS)
     )
+
+
+def reserve(claim: Manifest, places: Sequence[Place], directory: Path) -> None:
+    """The claim and the pods of these places, which it is reserved for, are in `directory`."""
+    pods = tuple(
+        PodManifest(
+            name=pod.spec.name,
+            uid=pod.spec.uid,
+            containers=tuple(
+                Consumer(name=place.name, uses={claim.name: tuple(sorted(place.requests))})
+                for place in places
+                if place.pod == pod
+            ),
+        )
+        for pod in {place.pod.id: place.pod for place in places}.values()
+    )
+    for pod in pods:
+        pod.write(directory)
+    replace(claim, reserved_for=pods).write(directory)

@@ -114,7 +114,7 @@ class Disk:
 
     records: Mapping[str, ClaimRecord | None]
     held: tuple[Held, ...]
-    unheld: tuple[str, ...]
+    unheld: tuple[tuple[str, str], ...]  # claim and partition
     specs: Mapping[str, bytes]
 
 
@@ -126,7 +126,7 @@ def look(tree: Layout, cdi_dir: Path) -> Disk:
     return Disk(
         records={uid: reader.record(uid) for uid in reader.claim_uids()},
         held=tuple(Held(claim_uid=uid, partition=name, binding=b) for (uid, name), b in bindings.items() if b is not None),
-        unheld=tuple(f"{uid}/{name}" for (uid, name), b in bindings.items() if b is None),
+        unheld=tuple((uid, name) for (uid, name), b in bindings.items() if b is None),
         specs={path.name: path.read_bytes() for path in sorted(cdi_dir.glob("*.json"))},
     )
 
@@ -134,7 +134,8 @@ def look(tree: Layout, cdi_dir: Path) -> Disk:
 class Model:
     """The node as it should be. `specs` are the CDI files of prepared claims, `last_specs` also those of claims that were.
 
-    `attempts` counts containers by partition, `preparations` by claim how often it became prepared.
+    `attempts` counts containers by partition, `preparations` by claim how often it became prepared. `made` are the partitions of
+    claims that were prepared without NRI, by claim and name, each for one place.
     """
 
     def __init__(self, claims: tuple[Manifest, ...]) -> None:
@@ -144,6 +145,7 @@ class Model:
         self.tracked: list[Tracked] = []
         self.attempts: Counter[str] = Counter()
         self.preparations: Counter[str] = Counter()
+        self.made: dict[str, Mapping[str, Place]] = {}
 
     def expect(self, one: Tracked, *statuses: Status) -> None:
         """After this step the tree says one of these of the container."""
@@ -152,6 +154,30 @@ class Model:
     def allow(self, one: Tracked, *statuses: Status) -> None:
         """As well as what it may say already."""
         one.may |= set(statuses)
+
+    def partition_of(self, place: Place) -> str:
+        """The name of the place's partition, as its claim is prepared now."""
+        made = self.made.get(place.claim.uid, {})
+        return next((name for name, one in made.items() if one == place), place.partition)
+
+    def is_made_for(self, place: Place) -> bool:
+        """Whether the place has a partition since Prepare."""
+        return place in self.made.get(place.claim.uid, {}).values()
+
+    def is_stranger(self, place: Place) -> bool:
+        """Whether the claim was prepared without NRI, and not for this place."""
+        return place.claim.uid in self.made and not self.is_made_for(place)
+
+    def may_be_adopted(self, one: Tracked) -> bool:
+        """Whether a container of which nobody told can be bound to what was there before it."""
+        is_current = one.preparation == self.preparations[one.place.claim.uid]
+        return one.container.is_alive and is_current and self.is_made_for(one.place)
+
+    def running(self, claim: Manifest) -> list[Tracked]:
+        """Whom an Unprepare waits for: without NRI nobody need have told of them, and the whole pod counts."""
+        pods = {place.pod.spec.uid for place in self.made.get(claim.uid, {}).values()}
+        known = [one for one in self.of_claim(claim) if one.status is not Status.ABSENT]
+        return [one for one in self.tracked if one.container.pids and (one in known or one.place.pod.spec.uid in pods)]
 
     def of_claim(self, claim: Manifest) -> list[Tracked]:
         return [one for one in self.tracked if one.place.claim.uid == claim.uid]
@@ -176,9 +202,9 @@ class Model:
         Raises:
             AssertionError: naming what is wrong.
         """
-        assert not disk.unheld, f"partitions without a binding: {disk.unheld}"
         self._check_holders(disk)
         self._check_statuses(disk, tree)
+        self._check_vacant(disk, tree)
         if is_recovered:
             self._check_claims(disk)
 
@@ -200,7 +226,21 @@ class Model:
             one.status = status
             if held is not None:
                 one.session = held.binding.session
+                wanted = (one.place.claim.uid, self.partition_of(one.place))
+                assert (held.claim_uid, held.partition) == wanted, f"{one} has {held}"
                 _check_partition(one, held, tree)
+
+    def _check_vacant(self, disk: Disk, tree: Layout) -> None:
+        """Nobody holds a partition that was made with its container; one made at Prepare has its limits, and no process."""
+        made = {(uid, name): place for uid, those in self.made.items() for name, place in those.items()}
+        strange = [place for place in disk.unheld if place not in made]
+        assert not strange, f"partitions without a binding: {strange}"
+        there = {*disk.unheld, *((h.claim_uid, h.partition) for h in disk.held)}
+        assert set(made) <= there, f"partitions made at Prepare that are not there: {set(made) - there}"
+        for uid, name in disk.unheld:
+            folder = Path(tree.claims) / uid / name / layout.CONFIG
+            _check_limits(made[uid, name], folder)
+            assert not (folder / layout.PIDS).exists(), f"nobody holds {uid}/{name}, and it lists processes"
 
     def _check_claims(self, disk: Disk) -> None:
         without_record = [uid for uid, record in disk.records.items() if record is None]
@@ -226,15 +266,18 @@ def cdi_ids_by_request(spec: bytes) -> dict[str, str]:
 
 def _check_partition(one: Tracked, held: Held, tree: Layout) -> None:
     binding, place = held.binding, one.place
-    assert (held.claim_uid, held.partition) == (place.claim.uid, place.partition), f"{one} has {held}"
     folder = Path(tree.claims) / held.claim_uid / held.partition / layout.CONFIG
-    limits = vgpu_config.decode_limits((folder / layout.LIMITS).read_bytes())
-    slots = {index: Slice(memory_bytes=s.memory_bytes, cores_percent=s.cores_percent) for index, s in limits.slots.items()}
-    assert slots == place.limits, f"{one} has limits {slots}, should have {place.limits}"
-    assert (limits.pod_uid, limits.container_name) == (place.pod.spec.uid, place.name)
+    _check_limits(place, folder)
     assert len(binding.grants) == len(place.requests)
     if held.status is Status.STARTED:
         _check_pids(one, folder / layout.PIDS)
+
+
+def _check_limits(place: Place, folder: Path) -> None:
+    limits = vgpu_config.decode_limits((folder / layout.LIMITS).read_bytes())
+    slots = {index: Slice(memory_bytes=s.memory_bytes, cores_percent=s.cores_percent) for index, s in limits.slots.items()}
+    assert slots == place.limits, f"{place} has limits {slots}, should have {place.limits}"
+    assert (limits.pod_uid, limits.container_name) == (place.pod.spec.uid, place.name)
 
 
 def _check_pids(one: Tracked, file: Path) -> None:

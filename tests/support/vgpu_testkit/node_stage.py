@@ -10,7 +10,8 @@ import os
 import shutil
 import uuid
 from collections import Counter
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
+from dataclasses import replace
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -18,7 +19,9 @@ from vgpu_state.claims import ClaimState
 from vgpu_testkit import node_model, trees
 from vgpu_testkit.light_node import LightNode, Service, until
 from vgpu_testkit.manifests import Manifest
-from vgpu_testkit.node_model import Disk, Model, Status, Tracked
+from vgpu_testkit.node_model import Disk, Model, Place, Status, Tracked
+
+_GATES, _WITHOUT_NRI = "VGPU_FEATURE_GATES", "NRISupport=false"
 
 
 class Stage:
@@ -30,6 +33,7 @@ class Stage:
         self.tally = tally
         self.victim: Service | None = None
         self.doubtful: Manifest | None = None  # prepared or not: its call was cut off
+        self.reserved: dict[str, Sequence[Place]] = {}  # by claim: for whom it is, where it is prepared without NRI
         self.incarnation = 0  # of dra-plugin, which forgets released ids when it ends
         self._session = 0
         self._is_settled = False  # nothing has come or gone since the services found each other
@@ -44,6 +48,11 @@ class Stage:
     def is_whole(self) -> bool:
         """Whether the runtime reaches dra-plugin."""
         return self.node.dra.is_up and self.node.nri.is_up
+
+    @property
+    def is_without_nri(self) -> bool:
+        """Whether dra-plugin prepares what is new without NRI, as it was started last."""
+        return self.node.dra.start_order.environment.get(_GATES) == _WITHOUT_NRI
 
     def may_fail(self, service: Service) -> bool:
         return not service.is_up or self.victim is service
@@ -66,9 +75,17 @@ class Stage:
             self.model.preparations[claim.uid] += 1
             self.model.specs[claim.uid] = spec
         assert self.model.specs[claim.uid] == spec, "a repeated Prepare has given other devices or grants"
+        record = node_model.look(self.node.layout, self.node.node.cdi_dir).records[claim.uid]
+        assert record is not None
+        if record.eager is not None:
+            made = {(frozenset(map(str, p.requests)), str(p.sole_container)): str(p.name) for p in record.eager.partitions}
+            wanted = {(place.requests, place.name): place for place in self.reserved[claim.uid]}
+            assert set(made) == set(wanted), f"partitions for {set(made)}, reserved for {set(wanted)}"
+            self.model.made[claim.uid] = {made[key]: place for key, place in wanted.items()}
 
     def note_unprepared(self, claim: Manifest) -> None:
         self.model.specs.pop(claim.uid, None)
+        self.model.made.pop(claim.uid, None)
         for one in self.model.of_claim(claim):
             self.model.expect(one, Status.ABSENT)
 
@@ -136,6 +153,15 @@ class Stage:
         """A service that is away starts again."""
         self.start(service)
 
+    async def switch_mode(self) -> None:
+        """dra-plugin ends, and its next prepares what is new the other way; what is prepared stays as it is."""
+        dra = self.node.dra
+        gates = "" if self.is_without_nri else _WITHOUT_NRI
+        self.kill(dra)
+        dra.start_order = replace(dra.start_order, environment={**dra.start_order.environment, _GATES: gates})
+        self.tally["switched"] += 1
+        self.start(dra)
+
     async def crash_in_recovery(self, moment: int) -> None:
         """dra-plugin ends, and again before the `moment`-th file-system call of its next start; then it starts."""
         dra = self.node.dra
@@ -201,7 +227,7 @@ class Stage:
         session = self._session if self._is_settled else (await self.node.dra.debug("state"))["nri_session"]
         is_compared, self._session = session != self._session, session
         for one in self.model.tracked:
-            compared = _compared(one, session) if is_compared else dict(zip(Status, Status, strict=True))
+            compared = self._compared(one, session) if is_compared else dict(zip(Status, Status, strict=True))
             heard = {status: status if one.owed is None else _after(status, one.owed) for status in Status}
             may = {heard[compared[status]] for status in one.may}
             if self.victim is self.node.dra:
@@ -210,6 +236,21 @@ class Stage:
             if one.owed is not None:
                 # The one that died may have heard, and has forgotten it.
                 one.owed, one.released_by = None, None if self.victim is self.node.dra else self.incarnation
+
+    def _compared(self, one: Tracked, session: int) -> dict[Status, Status]:
+        """What becomes of a container's binding when the runtime's list is compared with it.
+
+        What an earlier session left of the dead goes, but for what counts as live for two minutes; a start that nobody told is
+        recorded, and so is a container that nobody told of, where its partition was there before it.
+        """
+        same = dict(zip(Status, Status, strict=True))
+        is_adopted = self.model.may_be_adopted(one)
+        if one.container.is_alive:
+            bound = Status.STARTED if one.container.pids else Status.UNSTARTED
+            return same | {Status.UNSTARTED: bound} | ({Status.ABSENT: bound} if is_adopted else {})
+        if any(self.model.may_be_adopted(other) for other in self.model.tracked if other.place == one.place):
+            return dict.fromkeys(Status, Status.ABSENT)
+        return same | ({Status.STARTED: Status.ABSENT, Status.STOPPED: Status.ABSENT} if one.session < session else {})
 
     def _resolve(self, claim: Manifest, disk: Disk) -> None:
         """The claim is what its record says, or gone."""
@@ -231,18 +272,6 @@ class Stage:
 
 def _names(folder: PurePath) -> set[str]:
     return set(os.listdir(folder))
-
-
-def _compared(one: Tracked, session: int) -> dict[Status, Status]:
-    """What becomes of a container's binding when the runtime's list is compared with it.
-
-    What an earlier session left of the dead goes, but for what counts as live for two minutes; a start that nobody told is
-    recorded.
-    """
-    same = dict(zip(Status, Status, strict=True))
-    if one.container.is_alive:
-        return same | ({Status.UNSTARTED: Status.STARTED} if one.container.pids else {})
-    return same | ({Status.STARTED: Status.ABSENT, Status.STOPPED: Status.ABSENT} if one.session < session else {})
 
 
 def _after(status: Status, told: Status) -> Status:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from grpclib.exceptions import GRPCError
 from vgpu_proto import partitions
 from vgpu_state import container_abi, grants, pids
 from vgpu_state.ids import ClaimUid, PartitionName
-from vgpu_testkit import node_model
+from vgpu_testkit import node_claims, node_model
 from vgpu_testkit.dra_calls import ConnectionBroke
 from vgpu_testkit.light_node import KubeletWasRefused
 from vgpu_testkit.light_runtime import LightContainer, MountMissing
@@ -42,8 +42,12 @@ class Steps:
         self._model = stage.model
         self._tally = stage.tally
 
-    async def prepare(self, claim: Manifest) -> None:
+    async def prepare(self, claim: Manifest, places: Sequence[Place] = ()) -> None:
+        """Prepare; where it is the first, and without NRI, for the containers of these places, which are of one pod."""
         was_prepared = claim.uid in self._model.specs
+        if not was_prepared:
+            node_claims.reserve(claim, places, self._node.claims)
+            self._stage.reserved[claim.uid] = places
         before = self._stage.stamps()
         try:
             await self._node.prepare(claim)
@@ -51,13 +55,14 @@ class Steps:
             assert self._stage.may_fail(self._node.dra)
             self._stage.doubtful = claim
             return
-        self._tally["prepared again" if was_prepared else "prepared"] += 1
+        way = " without NRI" if self._stage.is_without_nri and not was_prepared else ""
+        self._tally["prepared again" if was_prepared else f"prepared{way}"] += 1
         self._stage.note_prepared(claim)
         if was_prepared:
             self._stage.check_unchanged(before)
 
     async def unprepare(self, claim: Manifest) -> None:
-        running = [one for one in self._model.of_claim(claim) if one.status is not Status.ABSENT and one.container.pids]
+        running = self._model.running(claim)
         before = self._stage.stamps()
         try:
             await self._node.unprepare(claim)
@@ -75,9 +80,7 @@ class Steps:
 
     async def create(self, place: Place) -> Tracked | None:
         """The container, None where it was refused."""
-        wanted = node_model.cdi_ids_by_request(self._model.last_specs[place.claim.uid])
-        names = tuple(wanted[request] for request in sorted(place.requests))
-        spec = ContainerSpec(name=place.name, attempt=self._model.attempts[place.partition], cdi_devices=names)
+        spec = self._spec(place)
         rivals = self._model.rivals(place)
         before = self._stage.stamps()
         try:
@@ -105,7 +108,8 @@ class Steps:
             assert not one.is_adjusted or one.status is Status.ABSENT, "an adjusted container cannot start"
             return
         except PluginRefused as exc:
-            _require(self._stage.may_fail(self._node.dra), f"the start was refused: {exc}")
+            is_of_before = one.preparation != self._model.preparations[one.place.claim.uid]
+            _require(is_of_before or self._stage.may_fail(self._node.dra), f"the start was refused: {exc}")
             self._tally["start refused"] += 1
             self._stage.note_told(one, Status.STOPPED)
             return
@@ -203,8 +207,10 @@ class Steps:
     def _note_created(self, one: Tracked, *, rivals: list[Tracked]) -> None:
         poison = self._node.layout.poison(ClaimUid(one.place.claim.uid))
         one.is_adjusted = one.container.source_of(container_abi.CONFIG_DIR) != str(poison)
+        is_there_before = self._model.is_made_for(one.place)
+        is_told = self._node.nri.is_up and self._stage.victim is not self._node.nri
         self._model.tracked.append(one)
-        if one.is_adjusted:
+        if is_told if is_there_before else one.is_adjusted:
             self._tally["created"] += 1
             self._tally["evicted"] += len(rivals)
             self._tally["taken over"] += len(self._model.predecessors(one.place))
@@ -232,10 +238,16 @@ class Steps:
             self._model.allow(rival, Status.STOPPED)
 
     async def _record(self, one: Tracked, found: Iterable[int]) -> bool:
-        return await self._node.calls.record_pids(one.place.claim.uid, one.place.partition, one.container.id, tuple(found))
+        partition = self._model.partition_of(one.place)
+        return await self._node.calls.record_pids(one.place.claim.uid, partition, one.container.id, tuple(found))
+
+    def _spec(self, place: Place) -> ContainerSpec:
+        wanted = node_model.cdi_ids_by_request(self._model.last_specs[place.claim.uid])
+        names = tuple(wanted[request] for request in sorted(place.requests))
+        return ContainerSpec(name=place.name, attempt=self._model.attempts[place.partition], cdi_devices=names)
 
     def _listed(self, one: Tracked) -> tuple[int, ...]:
-        file = self._node.layout.pids(ClaimUid(one.place.claim.uid), PartitionName(one.place.partition))
+        file = self._node.layout.pids(ClaimUid(one.place.claim.uid), PartitionName(self._model.partition_of(one.place)))
         return pids.decode_pids(Path(file).read_bytes())
 
 
