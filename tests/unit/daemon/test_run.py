@@ -105,3 +105,28 @@ def test_second_signal_ends_a_drain_at_once_with_exit_1() -> None:
         process.communicate(timeout=30)
 
     assert process.returncode == 1
+
+
+# Runs a program without what lets into other processes, as a container is and a daemon that dropped what it does not need.
+UNPRIVILEGED = """
+import ctypes, os, sys
+PR_CAPBSET_DROP, CAP_SYS_PTRACE, CAP_SYS_ADMIN, CAP_PERFMON = 24, 19, 21, 38
+for capability in (CAP_SYS_PTRACE, CAP_SYS_ADMIN, CAP_PERFMON):
+    ctypes.CDLL(None).prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)
+os.execv(sys.executable, [sys.executable, "-c", *sys.argv[1:]])
+"""
+
+
+@pytest.mark.parametrize("what", ["root/etc/hostname", "cwd/.", "environ"])
+def test_container_that_sees_the_hosts_proc_cannot_look_into_a_daemon(what: str) -> None:
+    """Both run as root, with the same capabilities: to the kernel they are alike."""
+    up = PRELUDE + "async def main(stop):\n    say('up')\n    await stop.wait()\nrun.run(main, prog='vgpu-x')\n"
+    look = "import os, sys; os.stat(sys.argv[1]) if sys.argv[1].endswith('/.') else open(sys.argv[1]).read()"
+    with subprocess.Popen([sys.executable, "-c", UNPRIVILEGED, up], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "up\n"
+        command = [sys.executable, "-c", UNPRIVILEGED, look, f"/proc/{process.pid}/{what}"]
+        looked = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+        process.send_signal(signal.SIGTERM)
+
+    assert (looked.returncode, "PermissionError" in looked.stderr) == (1, True), looked.stderr

@@ -106,6 +106,7 @@ class App:
         Raises:
             StartFailed: a path, permission or socket that it needs is missing.
         """
+        startup.warn_of_what_containers_see(is_client_mode=self._settings.gates.is_on(Gate.CLIENT_MODE))
         startup.compare_views(self._settings.agent, self._settings.rules.host, self._settings.host_root)
         startup.make_tree(self._state.tree)
         endpoint = Endpoint(live=lambda: None, ready=self._readiness, metrics=self._metrics.registry, debug=self._debug())

@@ -73,6 +73,16 @@ def make_tree(tree: ClaimsTree) -> None:
         raise StartFailed(f"cannot lay out the manager directory: {exc}") from exc
 
 
+def warn_of_what_containers_see(*, is_client_mode: bool) -> None:
+    """Says what an operator has agreed to by turning client mode off."""
+    if not is_client_mode:
+        _log.warning(
+            "new vGPU containers see the host's processes",
+            reason="client mode is off: root in one of them reaches the files and the environment of others through /proc; for pods "
+            "that trust each other only (feature gate DevicePluginClientMode)",
+        )
+
+
 def recover(tree: ClaimsTree, reader: ClaimsReader, ledger: Ledger, *, boot_id: str, clock: Callable[[], float]) -> None:
     """Fills the ledger from the disk and makes every claim fully prepared or fully undone.
 

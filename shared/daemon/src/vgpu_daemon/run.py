@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import os
 import signal
 import sys
@@ -24,14 +25,18 @@ class BadUsage(StartFailed):
 EXIT_OK = 0
 EXIT_FAULT = 1
 EXIT_USAGE = 2
+_PR_SET_DUMPABLE = 4  # include/uapi/linux/prctl.h
 
 
 def run(main: Callable[[asyncio.Event], Awaitable[None]], *, prog: str) -> NoReturn:
     """Runs `main(stop)` to its end and exits. SIGTERM and SIGINT set `stop`; a second one ends the process at once.
 
+    Nobody without CAP_SYS_PTRACE can look into the process meanwhile.
+
     The exit does not wait for threads: one may hang in a GPU driver's call for ever.
     """
     code = EXIT_OK
+    _keep_others_out()
     try:
         try:
             asyncio.run(_until_done(main))
@@ -44,6 +49,13 @@ def run(main: Callable[[asyncio.Event], Awaitable[None]], *, prog: str) -> NoRet
         traceback.print_exc()
         code = EXIT_FAULT
     leave(code)
+
+
+def _keep_others_out() -> None:
+    """Containers may be shown the host's /proc, and one that runs as root has the capabilities of a daemon that dropped all it
+    does not need: the kernel would let it into /proc/<pid>/root, fd and environ of ours, and through them onto the node.
+    """
+    ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
 def leave(code: int) -> NoReturn:
