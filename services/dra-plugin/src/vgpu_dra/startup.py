@@ -78,8 +78,8 @@ def warn_of_what_containers_see(*, is_client_mode: bool) -> None:
     if not is_client_mode:
         _log.warning(
             "new vGPU containers see the host's processes",
-            reason="client mode is off (feature gate DevicePluginClientMode): root in one of them reaches files and environment of "
-            "others through /proc; for pods that trust each other only",
+            reason="client mode is off (feature gate DevicePluginClientMode): root in one of them reaches the files and the "
+            "environment of others through /proc; for pods that trust each other only",
         )
 
 
