@@ -22,6 +22,7 @@ from vgpu_testkit.daemons import Daemon
 from vgpu_testkit.manifests import Manifest
 
 EMPTY, FULL = "empty", "full"
+_FREED_S = 2.0  # who has answered gives the memory of what was asked back
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,6 +146,7 @@ class Bench:
             await node.runtime.nri.until_plugins(1)
             await node.settle()
         took = node.runtime.nri.synchronize_s[-self._size.synchronizes :]
+        await asyncio.sleep(_FREED_S)
         self._note_memory(FULL, f"after Synchronize of {self._size.synchronized}")
         self.measured.add("Synchronize, seen by the runtime", FULL, [s * 1000 for s in took])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar
@@ -9,6 +10,7 @@ from typing import TypeVar
 import structlog
 from grpclib.const import Handler
 
+from vgpu_daemon import memory
 from vgpu_daemon.grpc_server import unary
 from vgpu_dra import wire
 from vgpu_dra.assignments import Assigned
@@ -29,6 +31,7 @@ from vgpu_state.ids import RuntimeId
 _log = structlog.get_logger()
 _T = TypeVar("_T")
 _SERVICE = "/vgpu.partitions.v1.Partitions/"
+_ANSWERED_S = 0.5
 
 
 class PartitionsService:
@@ -121,6 +124,8 @@ class PartitionsService:
         self._metrics.unbound.inc(len(answer.unbound))
         self._metrics.drifted.inc(len(answer.drifted))
         self._after_removal()
+        # The message was megabytes, and is let go of when this has returned.
+        asyncio.get_running_loop().call_later(_ANSWERED_S, memory.give_back)
         return wire.comparison(answer)
 
     async def renew(self, request: partitions.RenewSessionRequest) -> partitions.RenewSessionResponse:
