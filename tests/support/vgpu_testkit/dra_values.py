@@ -56,6 +56,9 @@ BOOT_ID = "5d9c1f2e-3c57-4c0f-8a0b-0d6a3d1f7b21"
 POD = PodRef(uid=PodUid("0b9c2a3e-54f1-4c86-9b57-2f1d2b8f4c11"), namespace="research", name="two-workers-0")
 RUNTIME_ID = RuntimeId("9f3d6c0e4b6a41d2b7b0f5a1d2c3e4f5a6b7c8d9e0f1a2b3c4d5e6f708192a3b")
 NEXT_RUNTIME_ID = RuntimeId("a" * 64)
+# A container of another pod of the same kind.
+OTHER_POD = PodRef(uid=PodUid("11111111-2222-4333-8444-555555555555"), namespace="research", name="two-workers-1")
+OTHER_ID = RuntimeId("c" * 64)
 SESSION = 918273645000111
 PARTITION = PartitionName("0b9c2a3e-54f1-4c86-9b57-2f1d2b8f4c11_train")
 HOST = Layout(PurePosixPath("/etc/vgpu-manager"))

@@ -11,14 +11,15 @@ from vgpu_dra.policy import partition
 from vgpu_dra.policy.admission import ContainerFacts
 from vgpu_dra.policy.assigner import Granted, Placement
 from vgpu_dra.policy.partition import Confirm, Holders, Make
-from vgpu_state.claims import Binding, ClaimRecord, HolderState, PodRef
+from vgpu_state.claims import Binding, ClaimRecord, HolderState
 from vgpu_state.errors import NotReady, PreconditionFailed, Superseded
-from vgpu_state.ids import ContainerName, PartitionName, PodUid, RuntimeId
+from vgpu_state.ids import ContainerName, PartitionName, RuntimeId
 from vgpu_testkit.dra_values import (
     BINDING,
     CLAIM_UID,
     FACTS,
     NEXT_RUNTIME_ID,
+    OTHER_POD,
     PARTITION,
     RECORD,
     SERVER,
@@ -29,7 +30,6 @@ from vgpu_testkit.dra_values import (
 )
 
 OTHER = PartitionName("11111111-2222-4333-8444-555555555555_other")
-OTHER_POD = PodRef(uid=PodUid("11111111-2222-4333-8444-555555555555"), namespace="research", name="two-workers-1")
 HOLDER = Binding(
     pod=OTHER_POD,
     container=ContainerName("other"),

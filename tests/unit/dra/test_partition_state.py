@@ -1,37 +1,34 @@
-"""Partitions on a real tree, with /proc and cgroups as folders."""
+"""Partitions made, started, listed and released, on a real tree, with /proc and cgroups as folders."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from vgpu_dra.assignments import Assigned, Replayed
-from vgpu_dra.claim_state import PreparedClaims
+from vgpu_dra.assignments import Assigned
 from vgpu_dra.policy.admission import ContainerFacts
 from vgpu_state import vgpu_config
-from vgpu_state.claims import ClaimRecord, HolderState, PodRef
+from vgpu_state.claims import ClaimRecord, HolderState
 from vgpu_state.errors import (
     MalformedInput,
-    NotReady,
     PermissionRefused,
     PreconditionFailed,
     StorageFailed,
     Superseded,
 )
-from vgpu_state.ids import ContainerName, PartitionName, PodUid, RuntimeId
-from vgpu_testkit import deep_cgroups
-from vgpu_testkit.deep_cgroups import DeepCgroups
-from vgpu_testkit.dra_tree import ALLOCATION, DraTree
+from vgpu_state.ids import ContainerName, RuntimeId
+from vgpu_testkit.dra_tree import DraTree
 from vgpu_testkit.dra_values import (
     CLAIM_UID,
     FACTS,
-    INVENTORY,
     NEXT_RUNTIME_ID,
+    OTHER_ID,
+    OTHER_POD,
     PARTITION,
     POD,
     RUNTIME_ID,
@@ -39,48 +36,9 @@ from vgpu_testkit.dra_values import (
     SESSION,
     TRAINER,
     gpu_node,
-    h100,
 )
 
-OTHER_POD = PodRef(uid=PodUid("11111111-2222-4333-8444-555555555555"), namespace="research", name="two-workers-1")
-OTHER_ID = RuntimeId("c" * 64)
-OTHER = PartitionName("11111111-2222-4333-8444-555555555555_train")
 CONFIG = f"{CLAIM_UID}/{PARTITION}/config"
-
-
-@pytest.fixture
-def record(node: DraTree) -> ClaimRecord:
-    """The example claim, prepared on the node."""
-    claims: PreparedClaims = node.claims
-    return claims.prepare(ALLOCATION, asked_at_s=1000.0)
-
-
-@pytest.fixture
-def facts(record: ClaimRecord) -> ContainerFacts:
-    """The container `train` with the grant that Prepare gave."""
-    return replace(FACTS, grants=(replace(FACTS.grants[0], nonce=record.vgpus[0].grant.nonce),))
-
-
-@pytest.fixture
-def other(facts: ContainerFacts) -> ContainerFacts:
-    """A container of another pod that shows the same grant and has the same device."""
-    return replace(facts, pod=OTHER_POD, runtime_id=OTHER_ID)
-
-
-@pytest.fixture
-def start(node: DraTree) -> Callable[[Assigned, RuntimeId], None]:
-    """Runs the container as PIDs 41 and 42, with the mounts of an assignment."""
-
-    def run(assigned: Assigned, runtime_id: RuntimeId) -> None:
-        node.run_container(runtime_id, POD, [41, 42], mounts=node.container_mounts(assigned.mounts))
-
-    return run
-
-
-@pytest.fixture
-def deep() -> Iterator[DeepCgroups]:
-    with deep_cgroups.made() as deep:
-        yield deep
 
 
 def claims_path(node: DraTree, name: str) -> Path:
@@ -184,92 +142,32 @@ def test_disk_that_refuses_leaves_no_half_partition(
     assert node.ledger.all_bindings() == []
 
 
-# Exclusive
+def test_container_with_both_requests_is_limited_on_both_gpus(node: DraTree, facts: ContainerFacts, record: ClaimRecord) -> None:
+    server = replace(facts.grants[0], key=SERVER.grant.key, request=SERVER.request, nonce=record.vgpus[1].grant.nonce)
+    both = replace(
+        facts,
+        name=ContainerName("all"),
+        grants=(*facts.grants, server),
+        devices=(*facts.devices, gpu_node(1)),
+    )
+
+    node.partitions.ensure(both, session=SESSION)
+
+    limits = claims_path(node, f"{CLAIM_UID}/{POD.uid}_all/config/vgpu.config").read_bytes()
+    assert sorted(vgpu_config.decode_limits(limits).slots) == [1, 5]
+    assert node.binding().grants == (TRAINER.grant.key, SERVER.grant.key)
 
 
-def test_second_live_container_is_refused(node: DraTree, facts: ContainerFacts, other: ContainerFacts) -> None:
-    node.partitions.ensure(facts, session=SESSION)
+def test_container_of_a_quarantined_claim_is_told_so(node: DraTree, facts: ContainerFacts) -> None:
+    node.ledger.drop_claim(CLAIM_UID, now_s=0.0)
+    node.ledger.quarantined[CLAIM_UID] = "its checksum does not fit"
 
-    with pytest.raises(PreconditionFailed, match="which container train of pod research/two-workers-0 holds"):
-        node.partitions.ensure(other, session=SESSION)
+    with pytest.raises(PreconditionFailed) as refusal:
+        node.partitions.ensure(facts, session=SESSION)
 
-
-def test_init_then_app_on_one_request(node: DraTree, facts: ContainerFacts, other: ContainerFacts) -> None:
-    node.partitions.ensure(facts, session=SESSION)
-    node.partitions.stop(RUNTIME_ID)
-
-    assert node.partitions.ensure(other, session=SESSION).partition == OTHER
-
-
-def test_holder_whose_stop_was_lost_is_evicted_after_synchronize(
-    node: DraTree, facts: ContainerFacts, other: ContainerFacts, start: Callable[[Assigned, RuntimeId], None]
-) -> None:
-    start(node.partitions.ensure(facts, session=SESSION), RUNTIME_ID)
-    node.partitions.record_start(RUNTIME_ID, 41)
-    node.end_container(RUNTIME_ID, POD)
-
-    with pytest.raises(NotReady, match="the runtime has not yet said which containers live"):
-        node.partitions.ensure(other, session=SESSION)
-    node.synchronization.synchronize(SESSION, [])
-    node.partitions.ensure(other, session=SESSION)
-
-    evicted = node.reader.binding(CLAIM_UID, PARTITION)
-    assert evicted is not None
-    assert evicted.state is HolderState.STOPPED
-
-
-def test_no_holder_is_evicted_on_the_word_of_an_earlier_session(
-    node: DraTree, facts: ContainerFacts, other: ContainerFacts
-) -> None:
-    node.synchronization.synchronize(SESSION, [])
-    node.partitions.ensure(facts, session=SESSION)
-    node.now_s += 121
-
-    with pytest.raises(NotReady, match="the runtime has not yet said which containers live"):
-        node.partitions.ensure(other, session=SESSION + 1)
-    node.synchronization.synchronize(SESSION + 1, [Replayed(runtime_id=RUNTIME_ID, facts=facts)])
-    assert node.partitions.ensure(other, session=SESSION + 1).is_new
-
-
-def test_holder_that_never_started_counts_for_two_minutes(node: DraTree, facts: ContainerFacts, other: ContainerFacts) -> None:
-    node.synchronization.synchronize(SESSION, [])
-    node.partitions.ensure(facts, session=SESSION)
-
-    node.now_s += 119
-    with pytest.raises(PreconditionFailed):
-        node.partitions.ensure(other, session=SESSION)
-    node.now_s += 2
-    assert node.partitions.ensure(other, session=SESSION).is_new
-
-
-def test_holder_whose_start_is_not_recorded_lives_by_its_cgroup(
-    node: DraTree, facts: ContainerFacts, other: ContainerFacts
-) -> None:
-    node.synchronization.synchronize(SESSION, [])
-    node.partitions.ensure(facts, session=SESSION)
-    node.run_container(RUNTIME_ID, POD, [41])
-    node.now_s += 500
-
-    with pytest.raises(PreconditionFailed, match="which container train of pod research/two-workers-0 holds"):
-        node.partitions.ensure(other, session=SESSION)
-
-
-def test_holder_whose_processes_are_too_deep_to_be_seen_is_not_evicted(
-    node: DraTree,
-    facts: ContainerFacts,
-    other: ContainerFacts,
-    start: Callable[[Assigned, RuntimeId], None],
-    deep: DeepCgroups,
-) -> None:
-    start(node.partitions.ensure(facts, session=SESSION), RUNTIME_ID)
-    node.partitions.record_start(RUNTIME_ID, 41)
-    node.synchronization.synchronize(SESSION, [])
-    own = node.cgroups / node.binding().cgroup.lstrip("/")
-    (own / "cgroup.procs").write_text("")
-    deep.below(own, 10_000)
-
-    with pytest.raises(PreconditionFailed, match="which container train of pod research/two-workers-0 holds"):
-        node.partitions.ensure(other, session=SESSION)
+    assert str(refusal.value).endswith(
+        f": claim {CLAIM_UID} is quarantined (its checksum does not fit); delete its pods to unprepare it"
+    )
 
 
 # Start
@@ -441,104 +339,3 @@ def test_released_id_is_forgotten_after_ten_minutes(node: DraTree, facts: Contai
         node.partitions.ensure(facts, session=SESSION)
     node.now_s += 1
     assert node.partitions.ensure(facts, session=SESSION).is_new
-
-
-# Synchronize
-
-
-def test_synchronize_tells_the_containers_that_run_without_a_binding(node: DraTree, facts: ContainerFacts) -> None:
-    node.partitions.ensure(facts, session=SESSION)
-
-    found = node.synchronization.synchronize(
-        SESSION, [Replayed(runtime_id=RUNTIME_ID, facts=facts), Replayed(runtime_id=OTHER_ID, facts=None)]
-    )
-
-    assert (found.unbound, found.drifted, found.released) == ((OTHER_ID,), (), ())
-
-
-def test_synchronize_tells_a_limits_file_that_differs_and_does_not_repair_it(node: DraTree, facts: ContainerFacts) -> None:
-    node.partitions.ensure(facts, session=SESSION)
-    limits = claims_path(node, f"{CONFIG}/vgpu.config")
-    limits.write_bytes(b"\0" * 8192)
-
-    found = node.synchronization.synchronize(SESSION, [Replayed(runtime_id=RUNTIME_ID, facts=facts)])
-
-    assert found.drifted == (RUNTIME_ID,)
-    assert limits.read_bytes() == b"\0" * 8192
-
-
-def test_malformed_grants_mark_their_container_as_drifted(node: DraTree, facts: ContainerFacts) -> None:
-    node.partitions.ensure(facts, session=SESSION)
-
-    found = node.synchronization.synchronize(SESSION, [Replayed(runtime_id=RUNTIME_ID, facts=None)])
-
-    assert found.drifted == (RUNTIME_ID,)
-
-
-def test_gpu_that_moved_to_another_index_is_drift(node: DraTree, facts: ContainerFacts) -> None:
-    node.partitions.ensure(facts, session=SESSION)
-    node.inventory = replace(INVENTORY, gpus=(replace(h100(5), index=0), h100(1)))
-
-    found = node.synchronization.synchronize(SESSION, [Replayed(runtime_id=RUNTIME_ID, facts=facts)])
-
-    assert found.drifted == (RUNTIME_ID,)
-
-
-def test_binding_of_an_earlier_session_whose_container_is_gone_is_released(
-    node: DraTree, facts: ContainerFacts, start: Callable[[Assigned, RuntimeId], None]
-) -> None:
-    start(node.partitions.ensure(facts, session=SESSION), RUNTIME_ID)
-    node.partitions.record_start(RUNTIME_ID, 41)
-    node.end_container(RUNTIME_ID, POD)
-
-    assert node.synchronization.synchronize(SESSION + 1, []).released == (RUNTIME_ID,)
-    assert node.reader.partitions(CLAIM_UID) == []
-
-
-def test_binding_is_not_released_while_it_may_live(
-    node: DraTree, facts: ContainerFacts, start: Callable[[Assigned, RuntimeId], None]
-) -> None:
-    start(node.partitions.ensure(facts, session=SESSION), RUNTIME_ID)
-    node.partitions.record_start(RUNTIME_ID, 41)
-
-    assert node.synchronization.synchronize(SESSION + 1, []).released == ()  # its cgroup has processes
-    node.end_container(RUNTIME_ID, POD)
-    replayed = [Replayed(runtime_id=RUNTIME_ID, facts=facts)]
-    assert node.synchronization.synchronize(SESSION + 1, replayed).released == ()  # the runtime has it
-    assert node.synchronization.synchronize(SESSION, []).released == ()  # it is of this session
-
-
-def test_synchronized_session_is_the_last_one(node: DraTree) -> None:
-    assert node.partitions.synchronized_session == 0
-
-    node.synchronization.synchronize(SESSION, [])
-
-    assert node.partitions.synchronized_session == SESSION
-
-
-def test_container_with_both_requests_is_limited_on_both_gpus(node: DraTree, facts: ContainerFacts, record: ClaimRecord) -> None:
-    server = replace(facts.grants[0], key=SERVER.grant.key, request=SERVER.request, nonce=record.vgpus[1].grant.nonce)
-    both = replace(
-        facts,
-        name=ContainerName("all"),
-        grants=(*facts.grants, server),
-        devices=(*facts.devices, gpu_node(1)),
-    )
-
-    node.partitions.ensure(both, session=SESSION)
-
-    limits = claims_path(node, f"{CLAIM_UID}/{POD.uid}_all/config/vgpu.config").read_bytes()
-    assert sorted(vgpu_config.decode_limits(limits).slots) == [1, 5]
-    assert node.binding().grants == (TRAINER.grant.key, SERVER.grant.key)
-
-
-def test_container_of_a_quarantined_claim_is_told_so(node: DraTree, facts: ContainerFacts) -> None:
-    node.ledger.drop_claim(CLAIM_UID, now_s=0.0)
-    node.ledger.quarantined[CLAIM_UID] = "its checksum does not fit"
-
-    with pytest.raises(PreconditionFailed) as refusal:
-        node.partitions.ensure(facts, session=SESSION)
-
-    assert str(refusal.value).endswith(
-        f": claim {CLAIM_UID} is quarantined (its checksum does not fit); delete its pods to unprepare it"
-    )
