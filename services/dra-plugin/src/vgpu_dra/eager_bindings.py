@@ -88,8 +88,7 @@ class EagerBindings:
 
     def _check_candidate(self, record: ClaimRecord, partition: EagerPartition, who: Registrant) -> None:
         assert record.eager is not None  # `_partition` has looked
-        names = {c.name for c in partition.containers}
-        if who.pod_uid != record.eager.pod.uid or (who.container and who.container not in names):
+        if not eager.is_candidate(record, partition, who.pod_uid, who.container):
             said = f"container {who.container} " if who.container else "a container "
             raise PermissionRefused(
                 f"{said}({who.runtime_id[:12]}) of pod {who.pod_uid} registers for the partition of "

@@ -14,7 +14,7 @@ from vgpu_dra.inventory import Inventory
 from vgpu_dra.policy import components
 from vgpu_dra.policy.assigner import Assignment, Granted, Placement
 from vgpu_dra.policy.components import Component
-from vgpu_dra.policy.lazy import poisoned
+from vgpu_dra.policy.lazy import partition_mounts, poisoned
 from vgpu_dra.policy.limits import Holder, container_limits
 from vgpu_dra.rules import Ratios
 from vgpu_state import container_abi, ids
@@ -27,9 +27,9 @@ from vgpu_state.claims import (
     PodRef,
     PreparedVgpu,
 )
-from vgpu_state.container_abi import CompatibilityMode, Mount
+from vgpu_state.container_abi import CompatibilityMode
 from vgpu_state.errors import PreconditionFailed
-from vgpu_state.ids import ContainerName, RegisterUuid
+from vgpu_state.ids import ContainerName, PodUid, RegisterUuid
 from vgpu_state.layout import Layout
 from vgpu_state.vgpu_config import Limits
 
@@ -57,11 +57,10 @@ class Eager:
         partition = eager.partition_of(result.request)
         if partition is None:
             return poisoned(record, host=host)
-        config = Mount(destination=container_abi.CONFIG_DIR, source=str(host.config(record.claim.uid, partition.name)))
         pod, container = eager.pod, partition.sole_container
         named = ((container_abi.ENV_CONTAINER_NAME, container),) if container else ()
         return Edits(
-            mounts=(config, *container_abi.scratch_mounts()),
+            mounts=partition_mounts(record.claim.uid, partition.name, host=host),
             env=(
                 *container_abi.pod_env(pod.uid, pod.namespace, pod.name),
                 *named,
@@ -82,7 +81,7 @@ class Eager:
         record, results = granted[0].record, granted[0].results
         partition = _eager(record).partition_of(results[0].request)
         is_one = all(_eager(record).partition_of(r.request) is partition for r in results)
-        if partition is None or not is_one or not is_candidate(record, partition, pod, container):
+        if partition is None or not is_one or not is_candidate(record, partition, pod.uid, container):
             raise PreconditionFailed(
                 f"{who} has request {results[0].request} of claim {record.claim}, whose partition was made without NRI for "
                 f"{candidates(record, partition)}; {_REMEDY} for claims that are prepared then"
@@ -115,9 +114,9 @@ def partition_results(record: ClaimRecord, partition: EagerPartition) -> tuple[P
     return tuple(r for r in record.vgpus if ids.main_request(r.request) in partition.requests)
 
 
-def is_candidate(record: ClaimRecord, partition: EagerPartition, pod: PodRef, container: ContainerName) -> bool:
-    """Whether the partition was made for this container among others. "" is one that holds it and did not say which it is."""
-    return pod.uid == _eager(record).pod.uid and container in {"", *(c.name for c in partition.containers)}
+def is_candidate(record: ClaimRecord, partition: EagerPartition, pod_uid: PodUid, container: ContainerName) -> bool:
+    """Whether the partition was made for this container among others. "" is one that does not say which it is."""
+    return pod_uid == _eager(record).pod.uid and container in {"", *(c.name for c in partition.containers)}
 
 
 def candidates(record: ClaimRecord, partition: EagerPartition | None) -> str:

@@ -12,7 +12,7 @@ from vgpu_dra.rules import Ratios
 from vgpu_state import container_abi, ids
 from vgpu_state.claims import Binding, ClaimRecord, PodRef, PreparedVgpu
 from vgpu_state.container_abi import Mount
-from vgpu_state.ids import ContainerName, RegisterUuid
+from vgpu_state.ids import ClaimUid, ContainerName, PartitionName, RegisterUuid
 from vgpu_state.layout import Layout
 from vgpu_state.vgpu_config import Limits
 
@@ -35,13 +35,12 @@ class Lazy:
     def at_create(self, pod: PodRef, container: ContainerName, granted: Sequence[Granted], *, host: Layout) -> Placement:
         """A directory of the container's own, in the lowest of its claims; the limits over the poison, and fresh scratch."""
         home, name = granted[0].record.claim.uid, ids.partition_name(pod.uid, container)
-        config = Mount(destination=container_abi.CONFIG_DIR, source=str(host.config(home, name)))
         env = (*container_abi.pod_env(pod.uid, pod.namespace, pod.name), (container_abi.ENV_CONTAINER_NAME, container))
         return Placement(
             claim_uid=home,
             name=name,
             adjustment=Edits(
-                mounts=(config, *container_abi.scratch_mounts()),
+                mounts=partition_mounts(home, name, host=host),
                 # An empty value shadows what an image may carry.
                 env=(*env, (container_abi.ENV_REGISTER_UUID, "")),
             ),
@@ -51,6 +50,12 @@ class Lazy:
         """The sum of what the container itself was given."""
         who = Holder(pod=holder.pod, container=holder.container)
         return container_limits(granted, holder=who, inventory=inventory, ratios=ratios)
+
+
+def partition_mounts(uid: ClaimUid, name: PartitionName, *, host: Layout) -> tuple[Mount, ...]:
+    """What a container has of its partition, whoever mounts it: the limits, and fresh scratch."""
+    config = Mount(destination=container_abi.CONFIG_DIR, source=str(host.config(uid, name)))
+    return (config, *container_abi.scratch_mounts())
 
 
 def poisoned(record: ClaimRecord, *, host: Layout) -> Edits:
