@@ -15,7 +15,8 @@ from vgpu_dra.pod_claims import ConsumerContainer, ConsumerPod
 from vgpu_dra.policy.components import Component, can_run_at_once, component_key, plan_components
 from vgpu_state.claims import ContainerKind, EagerPartition, PodRef
 from vgpu_state.errors import PreconditionFailed
-from vgpu_state.ids import ContainerName, PodUid, RequestName
+from vgpu_state.ids import PodUid, RequestName
+from vgpu_testkit.dra_assigned import consumer
 from vgpu_testkit.dra_values import CLAIM, POD, SERVE_PARTITION, TRAIN_PARTITION
 
 APP, INIT, SIDECAR = ContainerKind.APP, ContainerKind.INIT, ContainerKind.SIDECAR
@@ -23,24 +24,12 @@ WHO = "claim research/two-workers (3f0c1f6e-8f0a-4f57-9d0e-6a6d1b2c7e10)"
 OTHER_POD = PodRef(uid=PodUid("11111111-54f1-4c86-9b57-2f1d2b8f4c11"), namespace="research", name="another")
 
 
-def container(
-    name: str, *references: str | None, kind: ContainerKind = ContainerKind.APP, position: int = 0
-) -> ConsumerContainer:
-    return ConsumerContainer(
-        name=ContainerName(name),
-        kind=kind,
-        position=position,
-        references=tuple(None if r is None else RequestName(r) for r in references),
-        other_claims=(),
-    )
-
-
 def init(name: str, position: int, *references: str | None) -> ConsumerContainer:
-    return container(name, *references, kind=INIT, position=position)
+    return consumer(name, *references, kind=INIT, position=position)
 
 
 def sidecar(name: str, position: int, *references: str | None) -> ConsumerContainer:
-    return container(name, *references, kind=SIDECAR, position=position)
+    return consumer(name, *references, kind=SIDECAR, position=position)
 
 
 def plan(*containers: ConsumerContainer, requests: Collection[str] = ("a", "b")) -> list[tuple[list[str], list[str]]]:
@@ -64,30 +53,30 @@ class TestUpstreamsExamples:
     """Those that vgpu-manager documents, with the keys that it computes."""
 
     def test_container_of_the_whole_claim_has_one_partition_over_all_requests(self) -> None:
-        assert plan(container("app", None)) == [(["app"], ["a", "b"])]
+        assert plan(consumer("app", None)) == [(["app"], ["a", "b"])]
 
     def test_containers_with_a_request_each_have_a_partition_each(self) -> None:
-        assert plan(container("x", "a"), container("y", "b")) == [(["x"], ["a"]), (["y"], ["b"])]
+        assert plan(consumer("x", "a"), consumer("y", "b")) == [(["x"], ["a"]), (["y"], ["b"])]
 
     def test_init_container_joins_the_app_container_that_comes_after_it(self) -> None:
-        assert plan(init("warm", 0, "a"), container("zap", None)) == [(["zap", "warm"], ["a", "b"])]
+        assert plan(init("warm", 0, "a"), consumer("zap", None)) == [(["zap", "warm"], ["a", "b"])]
 
     def test_pairs_of_init_and_app_containers_stay_apart(self) -> None:
-        containers = [init("init-a", 0, "a"), init("init-b", 1, "b"), container("app-a", "a"), container("app-b", "b")]
+        containers = [init("init-a", 0, "a"), init("init-b", 1, "b"), consumer("app-a", "a"), consumer("app-b", "b")]
 
         assert plan(*containers) == [(["app-a", "init-a"], ["a"]), (["app-b", "init-b"], ["b"])]
 
     def test_many_init_containers_and_one_app_container_take_turns(self) -> None:
-        containers = [init("first", 0, "a"), init("second", 1, "a"), container("app", "a")]
+        containers = [init("first", 0, "a"), init("second", 1, "a"), consumer("app", "a")]
 
         assert plan(*containers) == [(["app", "first", "second"], ["a"])]
 
     def test_container_of_other_requests_is_left_out(self) -> None:
-        assert plan(container("x", "a"), container("whole", "gpu")) == [(["x"], ["a"])]
+        assert plan(consumer("x", "a"), consumer("whole", "gpu")) == [(["x"], ["a"])]
 
     def test_key_is_the_first_digits_over_containers_and_requests(self) -> None:
         component = Component(
-            containers=(container("app-a", None), init("init-a", 0, "req-a")),
+            containers=(consumer("app-a", None), init("init-a", 0, "req-a")),
             requests=(RequestName("req-a"), RequestName("req-b")),
         )
 
@@ -97,7 +86,7 @@ class TestUpstreamsExamples:
 @pytest.mark.parametrize("partition", [TRAIN_PARTITION, SERVE_PARTITION])
 def test_key_is_that_of_the_recorded_partition(partition: EagerPartition) -> None:
     component = Component(
-        containers=tuple(container(c.name, kind=c.kind) for c in partition.containers), requests=partition.requests
+        containers=tuple(consumer(c.name, kind=c.kind) for c in partition.containers), requests=partition.requests
     )
 
     assert component_key(POD.uid, component) == partition.name
@@ -115,10 +104,10 @@ def test_sidecar_has_the_key_of_an_init_container() -> None:
 @pytest.mark.parametrize(
     ("one", "other", "expected"),
     [
-        (container("x"), container("y"), True),
-        (container("x"), init("y", 0), False),
+        (consumer("x"), consumer("y"), True),
+        (consumer("x"), init("y", 0), False),
         (init("x", 0), init("y", 1), False),
-        (sidecar("x", 0), container("y"), True),
+        (sidecar("x", 0), consumer("y"), True),
         (sidecar("x", 0), sidecar("y", 1), True),
         (sidecar("x", 0), init("y", 1), True),
         (sidecar("x", 1), init("y", 0), False),
@@ -130,7 +119,7 @@ def test_what_can_run_at_once_is_the_pods_order(one: ConsumerContainer, other: C
 
 
 def test_components_stand_in_order_of_their_keys() -> None:
-    containers = tuple(container(name, name) for name in ("a", "b", "c", "d"))
+    containers = tuple(consumer(name, name) for name in ("a", "b", "c", "d"))
 
     forth, back = (
         plan_components(CLAIM, [RequestName(r) for r in "abcd"], [ConsumerPod(pod=POD, containers=some)])[1]
@@ -146,7 +135,7 @@ def test_sidecar_shares_with_the_init_container_before_it() -> None:
 
 
 def test_containers_that_run_at_once_are_refused_one_request() -> None:
-    assert refused(container("train", "a"), container("serve", None)) == (
+    assert refused(consumer("train", "a"), consumer("serve", None)) == (
         f"{WHO}: containers serve and train of pod research/two-workers-0 can run at once and share request a; one live "
         "container may hold a vGPU request, with NRI too: give each a request of its own"
     )
@@ -155,13 +144,13 @@ def test_containers_that_run_at_once_are_refused_one_request() -> None:
 def test_shared_requests_are_named_up_to_a_limit() -> None:
     requests = [f"r{i}" for i in range(9)]
 
-    message = refused(container("x", None), container("y", None), requests=requests)
+    message = refused(consumer("x", None), consumer("y", None), requests=requests)
 
     assert "can run at once and share requests r0, r1, r2, r3, r4 and 4 more; " in message
 
 
 def test_containers_that_another_joins_into_one_partition_are_refused_without_nri() -> None:
-    assert refused(init("warm", 0, None), container("train", "a"), container("serve", "b")) == (
+    assert refused(init("warm", 0, None), consumer("train", "a"), consumer("serve", "b")) == (
         f"{WHO}: containers serve and train of pod research/two-workers-0 can run at once, and other containers join their "
         "requests into one partition, over requests a, b; without NRI its partitions are made at Prepare, once for all that "
         "share a request: use NRI on this node, or let no other container use requests of both"
@@ -169,11 +158,11 @@ def test_containers_that_another_joins_into_one_partition_are_refused_without_nr
 
 
 def test_claim_of_several_pods_is_refused_naming_two_of_them() -> None:
-    first = ConsumerPod(pod=POD, containers=(container("train", "a"),))
-    second = ConsumerPod(pod=OTHER_POD, containers=(container("serve", "b"),))
+    first = ConsumerPod(pod=POD, containers=(consumer("train", "a"),))
+    second = ConsumerPod(pod=OTHER_POD, containers=(consumer("serve", "b"),))
     third = ConsumerPod(
         pod=PodRef(uid=PodUid("22222222-54f1-4c86-9b57-2f1d2b8f4c11"), namespace="research", name="zero"),
-        containers=(container("x", "b"),),
+        containers=(consumer("x", "b"),),
     )
 
     assert refusal(first, second) == refusal(second, first)
@@ -185,8 +174,8 @@ def test_claim_of_several_pods_is_refused_naming_two_of_them() -> None:
 
 
 def test_pod_that_uses_no_vgpu_request_of_the_claim_is_no_obstacle() -> None:
-    first = ConsumerPod(pod=OTHER_POD, containers=(container("whole", "gpu"),))
-    second = ConsumerPod(pod=POD, containers=(container("train", "a"),))
+    first = ConsumerPod(pod=OTHER_POD, containers=(consumer("whole", "gpu"),))
+    second = ConsumerPod(pod=POD, containers=(consumer("train", "a"),))
 
     pod, components = plan_components(CLAIM, [RequestName("a")], [first, second])
 
@@ -194,7 +183,7 @@ def test_pod_that_uses_no_vgpu_request_of_the_claim_is_no_obstacle() -> None:
 
 
 def test_pod_that_uses_only_what_is_no_vgpu_needs_no_partition() -> None:
-    user = ConsumerPod(pod=OTHER_POD, containers=(container("whole", "gpu"),))
+    user = ConsumerPod(pod=OTHER_POD, containers=(consumer("whole", "gpu"),))
 
     assert plan_components(CLAIM, [RequestName("a")], [user]) == (OTHER_POD, ())
 
@@ -225,7 +214,7 @@ def pods(draw: st.DrawFn) -> ConsumerPod:
     return ConsumerPod(
         pod=POD,
         containers=tuple(
-            container(f"{kind}-{i}", *draw(REFERENCES), kind=kind, position=0 if kind is APP else next(places))
+            consumer(f"{kind}-{i}", *draw(REFERENCES), kind=kind, position=0 if kind is APP else next(places))
             for i, kind in enumerate(sorted(kinds, key=lambda kind: kind is APP))
         ),
     )

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from vgpu_dra.pod_claims import ConsumerContainer, ConsumerPod, consumer_pod
+from vgpu_dra.pod_claims import ConsumerPod, consumer_pod
 from vgpu_state.claims import ContainerKind
 from vgpu_state.errors import MalformedInput
-from vgpu_state.ids import ContainerName, RequestName
+from vgpu_testkit.dra_assigned import consumer
 from vgpu_testkit.dra_values import CLAIM, POD
 
 WHO = "pod research/two-workers-0"
@@ -26,18 +26,6 @@ def using(name: str, *claims: Any, **fields: Any) -> dict[str, Any]:
 
 def entry(name: str, *, claim: str | None = None) -> dict[str, Any]:
     return {"name": name, "resourceClaimName": claim} if claim else {"name": name, "resourceClaimTemplateName": "template"}
-
-
-def consumer(
-    name: str, *references: str | None, kind: ContainerKind = ContainerKind.APP, position: int = 0, other: tuple[str, ...] = ()
-) -> ConsumerContainer:
-    return ConsumerContainer(
-        name=ContainerName(name),
-        kind=kind,
-        position=position,
-        references=tuple(None if r is None else RequestName(r) for r in references),
-        other_claims=other,
-    )
 
 
 def test_containers_are_found_in_the_pods_order_with_what_they_refer_to() -> None:
@@ -81,7 +69,7 @@ def test_claim_from_a_template_is_the_one_that_the_status_names() -> None:
 
     found = consumer_pod(pod(spec=spec, status={"resourceClaimStatuses": statuses}), CLAIM)
 
-    assert found.containers == (consumer("train", None, other=("nic-x7k2q",)),)
+    assert found.containers == (consumer("train", None, other_claims=("nic-x7k2q",)),)
 
 
 def test_claim_that_is_known_by_two_names_is_one() -> None:
@@ -90,7 +78,7 @@ def test_claim_that_is_known_by_two_names_is_one() -> None:
         "containers": [using("train", {"name": "c"}, {"name": "b", "request": "trainer"}, {"name": "a", "request": "server"})],
     }
 
-    assert consumer_pod(pod(spec=spec), CLAIM).containers == (consumer("train", "server", "trainer", other=("zeta",)),)
+    assert consumer_pod(pod(spec=spec), CLAIM).containers == (consumer("train", "server", "trainer", other_claims=("zeta",)),)
 
 
 def test_claim_of_extended_resources_is_its_containers_by_the_status_mapping() -> None:
@@ -111,7 +99,7 @@ def test_claim_of_extended_resources_is_its_containers_by_the_status_mapping() -
 
     assert consumer_pod(pod(spec=spec, status=status), CLAIM).containers == (
         consumer("warm", "container-0-request-0", kind=ContainerKind.INIT),
-        consumer("train", "container-0-request-0", "container-0-request-1", other=("nic",)),
+        consumer("train", "container-0-request-0", "container-0-request-1", other_claims=("nic",)),
     )
 
 
@@ -124,7 +112,7 @@ def test_claim_of_extended_resources_is_another_claim_of_its_containers() -> Non
     status = {"extendedResourceClaimStatus": {"resourceClaimName": "extended", "requestMappings": mappings}}
 
     assert consumer_pod(pod(spec=spec, status=status), CLAIM).containers == (
-        consumer("train", None, other=("extended",)),
+        consumer("train", None, other_claims=("extended",)),
         consumer("serve", None),
     )
 
